@@ -1,0 +1,9 @@
+//go:build !unix
+
+package testserver
+
+import "os/exec"
+
+const posix = false
+
+func detach(*exec.Cmd, *owner) {}
