@@ -85,9 +85,6 @@ type Engine struct {
 	// or several.
 	RegressIDs, ForgetLanes []string
 
-	// Explain returns the plan of the engine's claim, if it can tell, for the
-	// test log. Optional.
-
 	test string // the name of the test that Run was called with
 }
 

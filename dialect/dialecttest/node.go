@@ -75,12 +75,13 @@ func requeueLiving(t *testing.T, e Engine) {
 // requeueWorking: each job is acked once, whoever gets it how often.
 func requeueWorking(t *testing.T, e Engine) {
 	f := start(t, e, nil)
-	const total = 1500
+	const part = 500
+	like := queue.NewJob{Queue: "q", Kind: "k", MaxAttempts: 1000}
 	a := f.other(&queue.Options{Node: "a", MaxAttempts: 1000})
-	f.bulk(total, queue.NewJob{Queue: "q", Kind: "k", MaxAttempts: 1000})
+	f.bulk(3*part, like)
 	var mu sync.Mutex
 	acked := map[int64]int{}
-	lost := 0
+	total, lost := 3*part, 0
 	var wg sync.WaitGroup
 	done := func() bool {
 		mu.Lock()
@@ -124,7 +125,17 @@ func requeueWorking(t *testing.T, e Engine) {
 			break
 		}
 		requeued += n
-		time.Sleep(5 * time.Millisecond)
+		// On a slow machine the jobs may be done before any was requeued.
+		mu.Lock()
+		more := requeued < part && total-len(acked) < part
+		if more {
+			total += part
+		}
+		mu.Unlock()
+		if more {
+			f.bulk(part, like)
+		}
+		time.Sleep(time.Millisecond)
 	}
 	wg.Wait()
 	for id, n := range acked {

@@ -211,7 +211,8 @@ func payloads(jobs []*queue.Job) []string {
 // now is the database's clock.
 func (f *fixture) now() time.Time {
 	f.Helper()
-	p, err := f.q.Push(f.ctx, queue.NewJob{Queue: "clock", Kind: "k"})
+	// Delayed, so that no consumer of all queues takes it.
+	p, err := f.q.Push(f.ctx, queue.NewJob{Queue: "clock", Kind: "k", Delay: time.Hour})
 	f.must(err)
 	now := f.info(p.ID).CreatedAt
 	f.must(f.q.Cancel(f.ctx, p.ID))

@@ -114,6 +114,9 @@ func newContainer(ctx context.Context, spec containerSpec) (backend, error) {
 
 // dockerProvider returns testcontainers' provider once its daemon has answered.
 func dockerProvider(ctx context.Context, opts ...testcontainers.DockerProviderOption) (*testcontainers.DockerProvider, error) {
+	// Without the name of the network that containers join, the provider makes one of its own to ask for the
+	// host's address; two processes at once then make two of the same name, which Docker cannot tell apart.
+	opts = append(opts, testcontainers.WithDefaultBridgeNetwork(testcontainers.Bridge))
 	provider, err := testcontainers.NewDockerProvider(opts...)
 	if err != nil {
 		return nil, err
