@@ -62,6 +62,7 @@ type Job struct {
 // A lease is what proves that a job is held.
 type lease struct {
 	lane    int32
+	runAt   int64
 	token   int64
 	errors  string
 	asOf    time.Time // the database's clock at the pop …

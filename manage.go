@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/sqlqueue/queue/dialect"
@@ -159,23 +160,24 @@ func (q *Queue) RequeueNode(ctx context.Context, node string) (int, error) {
 	}
 	type held struct {
 		Lane    int32 `db:"lane"`
+		RunAt   int64 `db:"run_at"`
 		ID      int64 `db:"id"`
 		Token   int64 `db:"token"`
 		Attempt int   `db:"attempt"`
 	}
-	after := held{Lane: -1 << 31}
+	after := held{Lane: math.MinInt32, RunAt: -1}
 	for {
 		var rows []held
 		n := 0
 		err := q.write(ctx, func(ctx context.Context, s *dialect.Session) error {
 			rows, n = nil, 0
-			params := dialect.Params{"node": id, "after_lane": after.Lane, "after_id": after.ID, "limit": requeueBatch}
+			params := dialect.Params{"node": id, "after_lane": after.Lane, "after_run_at": after.RunAt, "after_id": after.ID, "limit": requeueBatch}
 			if err := s.Select(ctx, &rows, q.texts.NodeJobs, params); err != nil || len(rows) == 0 {
 				return err
 			}
 			back := make([]dialect.Settlement, len(rows))
 			for i, r := range rows {
-				back[i] = dialect.Settlement{Lane: r.Lane, ID: r.ID, Token: r.Token, Verdict: dialect.Return, Attempt: r.Attempt}
+				back[i] = dialect.Settlement{Lane: r.Lane, RunAt: r.RunAt, ID: r.ID, Token: r.Token, Verdict: dialect.Return, Attempt: r.Attempt}
 			}
 			outcomes, err := q.engine.Settle(ctx, s, back)
 			for _, o := range outcomes {

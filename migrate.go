@@ -20,7 +20,7 @@ func (q *Queue) Migrate(ctx context.Context) error {
 		return err
 	}
 	for attempt := 0; ; attempt++ {
-		err := q.session.Migration(ctx, q.texts.LockMigration, func(s *dialect.Session) error { return q.migrate(ctx, s) })
+		err := q.session.Migration(ctx, q.texts.LockMigration, q.texts.UnlockMigration, func(s *dialect.Session) error { return q.migrate(ctx, s) })
 		if err == nil {
 			return nil
 		}

@@ -28,7 +28,16 @@ type occupiedCache struct {
 	until time.Time
 }
 
-// occupied returns the wanted lanes that hold jobs, at most manyLanes of them:
+// manyLanes is the number of lanes beyond which a pop first asks which of them
+// hold anything, by a skip scan, instead of probing each.
+func (q *Queue) manyLanes() int {
+	if server := q.server.Load(); server != nil && server.ManyLanes > 0 {
+		return server.ManyLanes
+	}
+	return dialect.DefaultManyLanes
+}
+
+// occupied returns the wanted lanes that hold jobs, no more than the engine probes:
 // the highest priorities, and among equals another part each time.
 func (q *Queue) occupied(ctx context.Context, s *dialect.Session, c *catalog, wanted func(string) bool) ([]dialect.LaneRow, error) {
 	var lanes []dialect.LaneRow
@@ -50,21 +59,22 @@ func (q *Queue) occupied(ctx context.Context, s *dialect.Session, c *catalog, wa
 		}
 		atLeast = occupiedMore * looked
 	}
+	most := q.manyLanes()
 	sortLanes(lanes)
 	lanes = slices.CompactFunc(lanes, func(a, b dialect.LaneRow) bool { return a.Lane == b.Lane })
-	if len(lanes) <= manyLanes {
+	if len(lanes) <= most {
 		return lanes, nil
 	}
-	last := lanes[manyLanes-1].Priority
+	last := lanes[most-1].Priority
 	from := slices.IndexFunc(lanes, func(l dialect.LaneRow) bool { return l.Priority == last })
 	to := from
 	for to < len(lanes) && lanes[to].Priority == last {
 		to++
 	}
 	group := lanes[from:to]
-	turn := int(q.turn.Add(1)) * (manyLanes - from) % len(group)
+	turn := int(q.turn.Add(1)) * (most - from) % len(group)
 	group = slices.Concat(group[turn:], group[:turn])
-	return append(lanes[:from:from], group[:manyLanes-from]...), nil
+	return append(lanes[:from:from], group[:most-from]...), nil
 }
 
 // findOccupied returns the lanes that hold jobs, the due ones as found among the

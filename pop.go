@@ -275,10 +275,6 @@ func (q *Queue) popFrom(ctx context.Context, s *dialect.Session, key popKey, n i
 	return nil, nil
 }
 
-// manyLanes is the number of lanes from which a pop first asks which of them
-// hold anything, by a skip scan, instead of probing each.
-const manyLanes = 128
-
 // lanesOf returns the lanes to pop from, highest priority first, without those
 // of paused queues.
 func (q *Queue) lanesOf(ctx context.Context, s *dialect.Session, c *catalog, queues string) ([]dialect.LaneRow, error) {
@@ -287,7 +283,7 @@ func (q *Queue) lanesOf(ctx context.Context, s *dialect.Session, c *catalog, que
 		if !c.paused {
 			lanes = make([]dialect.LaneRow, 0, len(c.byLane))
 		}
-		if len(c.byLane) > manyLanes {
+		if len(c.byLane) > q.manyLanes() {
 			return q.occupied(ctx, s, c, func(string) bool { return true })
 		}
 		for _, l := range c.byLane {
@@ -301,7 +297,7 @@ func (q *Queue) lanesOf(ctx context.Context, s *dialect.Session, c *catalog, que
 		for _, name := range names {
 			n += len(c.byQueue[name])
 		}
-		if n > manyLanes {
+		if n > q.manyLanes() {
 			wanted := make(map[string]bool, len(names))
 			for _, name := range names {
 				wanted[name] = true
@@ -356,7 +352,7 @@ func (q *Queue) claimAnd(ctx context.Context, s *dialect.Session, c *catalog, sc
 			ID: r.ID, Kind: r.Kind, Payload: r.Payload, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts,
 			UniqueKey: r.UniqueKey, CreatedAt: micros(r.CreatedAt), RunAt: micros(r.RunAt),
 			LeasedUntil: micros(r.LeasedUntil), Errors: decodeErrors(r.Errors),
-			lease: lease{lane: r.Lane, token: req.Token, errors: r.Errors, asOf: micros(claimed.Now), claimed: before},
+			lease: lease{lane: r.Lane, runAt: r.RunAt, token: req.Token, errors: r.Errors, asOf: micros(claimed.Now), claimed: before},
 		}
 		l := c.byLane[max(r.Lane, -r.Lane)]
 		job.Queue, job.Priority = l.Queue, l.Priority

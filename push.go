@@ -66,6 +66,9 @@ func (q *Queue) PushMany(ctx context.Context, jobs []NewJob, opts *PushOptions) 
 	var out []Pushed
 	for tries := 0; ; tries++ {
 		err = q.write(ctx, func(ctx context.Context, s *dialect.Session) (err error) {
+			if err := q.fits(p); err != nil {
+				return err
+			}
 			if err := q.assignLanes(ctx, s, p); err != nil {
 				return err
 			}
@@ -101,6 +104,9 @@ func (q *Queue) PushManyTx(ctx context.Context, tx Tx, jobs []NewJob, opts *Push
 	}
 	var out []Pushed
 	err = q.inTx(ctx, tx, func(ctx context.Context, s *dialect.Session) (err error) {
+		if err := q.fits(p); err != nil {
+			return err
+		}
 		if err := q.roomTx(ctx, s, p); err != nil {
 			return err
 		}
@@ -212,6 +218,18 @@ func (q *Queue) newRow(j NewJob) (dialect.Row, error) {
 	var err error
 	row.Headers, err = encodeHeaders(j.Headers)
 	return row, err
+}
+
+// fits refuses payloads that the server would, before anything is written.
+func (q *Queue) fits(p *push) error {
+	most := q.server.Load().MaxPayload
+	for i, r := range p.rows {
+		if n := len(r.Payload); most > 0 && n > most {
+			return invalid(fmt.Sprintf("jobs[%d].NewJob.Payload", i), fmt.Sprintf("%d bytes", n),
+				fmt.Sprintf("this server takes at most %d: push a reference to where the data is, or raise the server's limit on a packet", most))
+		}
+	}
+	return nil
 }
 
 // digest tells one push from another. It is of what the caller wrote, without

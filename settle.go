@@ -177,7 +177,7 @@ func (q *Queue) settle(ctx context.Context, tx Tx, jobs []*Job, verdicts func(*c
 }
 
 func (q *Queue) settlement(j *Job, s dialect.Settlement) dialect.Settlement {
-	s.Lane, s.ID, s.Token, s.Keyed = j.lease.lane, j.ID, j.lease.token, j.UniqueKey != ""
+	s.Lane, s.RunAt, s.ID, s.Token, s.Keyed = j.lease.lane, j.lease.runAt, j.ID, j.lease.token, j.UniqueKey != ""
 	return s
 }
 

@@ -48,7 +48,7 @@ type Filter struct {
 const pageSize = 200
 
 // Jobs walks over jobs: the live ones first, lane by lane in the order of their
-// ids, then the archived ones. It reads a page at a time and holds no
+// ids or due times, then the archived ones. It reads a page at a time and holds no
 // connection between pages, so jobs that move meanwhile may be missed or seen
 // twice. The walk ends with the first error.
 func (q *Queue) Jobs(ctx context.Context, f Filter) iter.Seq2[JobInfo, error] {
@@ -123,13 +123,13 @@ func (q *Queue) pages(ctx context.Context, f Filter, state State, yield func(Job
 		}
 	}
 	for _, sp := range spans {
-		after := dialect.JobRow{Lane: sp.from, ID: -1}
+		after := dialect.JobRow{Lane: sp.from, RunAt: -1, ID: -1}
 		for {
 			var rows []dialect.JobRow
 			err := q.read(ctx, func(ctx context.Context, s *dialect.Session) error {
 				rows = nil
 				return s.Select(ctx, &rows, q.texts.Page, dialect.Params{
-					"after_lane": after.Lane, "after_id": after.ID, "lane_from": sp.from, "lane_to": sp.to,
+					"after_lane": after.Lane, "after_run_at": after.RunAt, "after_id": after.ID, "lane_from": sp.from, "lane_to": sp.to,
 					"state": string(state), "kind": f.Kind, "limit": pageSize,
 				})
 			})
@@ -204,7 +204,7 @@ func (q *Queue) Peek(ctx context.Context, queue string, n int) ([]JobInfo, error
 				}
 				var page []dialect.JobRow
 				if err := s.Select(ctx, &page, q.texts.Page, dialect.Params{
-					"after_lane": lane, "after_id": -1, "lane_from": lane, "lane_to": lane,
+					"after_lane": lane, "after_run_at": -1, "after_id": -1, "lane_from": lane, "lane_to": lane,
 					"state": string(Ready), "kind": "", "limit": n - len(rows),
 				}); err != nil {
 					return err
@@ -286,14 +286,12 @@ func (q *Queue) countLane(ctx context.Context, s *dialect.Session, lane int32, o
 	}
 	r := rows[0]
 	if counted := r.Ready + r.Delayed + r.Running; counted >= StatsExact {
-		var about []struct {
-			N int64 `db:"n"`
-		}
-		if err := s.Select(ctx, &about, q.texts.EstimateLane, dialect.Params{"lane": lane}); err != nil {
+		about, ok, err := s.Estimate(ctx, q.texts.EstimateLane, dialect.Params{"lane": lane})
+		if err != nil {
 			return err
 		}
-		if len(about) > 0 {
-			rest := max(0, about[0].N-counted)
+		if ok {
+			rest := max(0, about-counted)
 			if lane > 0 {
 				r.Ready += rest // what runs lies at the head of a lane
 			} else {

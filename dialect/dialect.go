@@ -79,9 +79,18 @@ type Server struct {
 	// SharedPool reports that a single connection serves the whole process well,
 	// so that a pool of one deserves no warning.
 	SharedPool bool
+	// ManyLanes is the number of lanes beyond which a pop asks
+	// Statements.Occupied which of them are worth a claim, instead of probing
+	// each. 0: DefaultManyLanes.
+	ManyLanes int
+	// MaxPayload bounds a payload, in bytes. 0: the server does not.
+	MaxPayload int
 	// Warnings are things an operator should know; the core logs each once.
 	Warnings []string
 }
+
+// DefaultManyLanes is Server.ManyLanes where an engine does not say.
+const DefaultManyLanes = 128
 
 // A Migration brings the schema from Version-1 to Version.
 type Migration struct {
@@ -212,6 +221,7 @@ const (
 // A Settlement is a verdict on one lease.
 type Settlement struct {
 	Lane    int32 // as stored: negative on the due side
+	RunAt   int64 // as stored: microseconds since the epoch; 0: none
 	ID      int64
 	Token   int64
 	Verdict Verdict

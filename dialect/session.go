@@ -30,6 +30,7 @@ type Session struct {
 
 // A DB is the user's pool: a *sql.DB or a *sqlx.DB.
 type DB interface {
+	Conn(ctx context.Context) (*sql.Conn, error)
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
@@ -94,6 +95,10 @@ type unsentError struct{ error }
 
 func (e *unsentError) Unwrap() error { return e.error }
 
+// Autocommit reports whether each statement is a transaction of its own, at the
+// right isolation level.
+func (s *Session) Autocommit() bool { return !s.InTx() && s.autocommit.Load() }
+
 // One runs an operation of a single statement: in the session's transaction if
 // it has one, else by itself, else (where the server's default isolation is
 // not READ COMMITTED) in a transaction of its own.
@@ -120,19 +125,49 @@ func (s *Session) Atomic(ctx context.Context, fn func(*Session) error) error {
 	return s.begin(ctx, s.txOptions.First, fn)
 }
 
-// Migration runs a migration's transaction, opened by the statement lock.
-func (s *Session) Migration(ctx context.Context, lock string, fn func(*Session) error) error {
-	return s.begin(ctx, lock, fn)
+// Migration runs a migration's transaction, opened by the statement lock and
+// ended by the statement unlock, if that is not empty.
+func (s *Session) Migration(ctx context.Context, lock, unlock string, fn func(*Session) error) error {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	// Not with ctx, whose end would roll back and leave the lock to whoever gets
+	// the connection next. The statements end with it.
+	tx, err := conn.BeginTx(context.WithoutCancel(ctx), s.beginOptions())
+	if err != nil {
+		return err
+	}
+	return s.inside(ctx, tx, lock, func(in *Session) error {
+		if unlock != "" {
+			defer in.Exec(context.WithoutCancel(ctx), unlock)
+		}
+		return fn(in)
+	})
 }
 
 func (s *Session) begin(ctx context.Context, first string, fn func(*Session) error) error {
 	if err := s.prepareWanted(ctx); err != nil {
 		return err
 	}
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: s.txOptions.Isolation})
+	tx, err := s.db.BeginTx(ctx, s.beginOptions())
 	if err != nil {
 		return err
 	}
+	return s.inside(ctx, tx, first, fn)
+}
+
+// beginOptions spare the driver the words where the session's default is right.
+func (s *Session) beginOptions() *sql.TxOptions {
+	if s.autocommit.Load() {
+		return nil
+	}
+	return &sql.TxOptions{Isolation: s.txOptions.Isolation}
+}
+
+// inside runs fn in a transaction, and ends that.
+func (s *Session) inside(ctx context.Context, tx *sql.Tx, first string, fn func(*Session) error) error {
 	// Also ends the transaction when fn panics; after Commit it does nothing.
 	defer tx.Rollback()
 	in := s.With(tx)
@@ -227,18 +262,17 @@ func (s *Session) QueryHot(ctx context.Context, text string, args ...any) (*sql.
 }
 
 // ExecHot runs a statement that is worth preparing.
-func (s *Session) ExecHot(ctx context.Context, text string, args ...any) error {
+func (s *Session) ExecHot(ctx context.Context, text string, args ...any) (sql.Result, error) {
 	stmt, err := s.stmt(ctx, text)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if stmt != nil {
-		if _, err = stmt.ExecContext(ctx, args...); !s.foreign(err) {
-			return err
+		if result, err := stmt.ExecContext(ctx, args...); !s.foreign(err) {
+			return result, err
 		}
 	}
-	_, err = s.Exec(ctx, text, args...)
-	return err
+	return s.Exec(ctx, text, args...)
 }
 
 // foreign reports that the transaction is of another pool than the prepared
@@ -287,7 +321,51 @@ func (s *Session) Select(ctx context.Context, dest any, text string, params Para
 		return err
 	}
 	defer rows.Close()
-	return sqlx.StructScan(rows, dest)
+	return sqlx.StructScan(bareNames{rows}, dest)
+}
+
+// bareNames are rows whose columns are named without their tables, as some
+// drivers can be told to name them.
+type bareNames struct{ *sql.Rows }
+
+func (r bareNames) Columns() ([]string, error) {
+	names, err := r.Rows.Columns()
+	for i, name := range names {
+		names[i] = name[strings.LastIndexByte(name, '.')+1:]
+	}
+	return names, err
+}
+
+// Estimate runs [Statements.EstimateLane]. ok is false where it says nothing.
+func (s *Session) Estimate(ctx context.Context, text string, params Params) (n int64, ok bool, err error) {
+	text, args, err := s.named(text, params)
+	if err != nil {
+		return 0, false, err
+	}
+	rows, err := s.Query(ctx, text, args...)
+	if err != nil {
+		return 0, false, err
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err != nil {
+		return 0, false, err
+	}
+	values := make([]any, len(columns))
+	for i, name := range columns {
+		if name == "n" || name == "rows" {
+			values[i] = &n
+		} else {
+			values[i] = new(any)
+		}
+	}
+	if rows.Next() {
+		if err := rows.Scan(values...); err != nil {
+			return 0, false, err
+		}
+		ok = true
+	}
+	return n, ok, rows.Err()
 }
 
 // Run runs one of the engine's [Statements] that returns no rows, and returns

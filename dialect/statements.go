@@ -14,7 +14,11 @@ type Statements struct {
 	// TxOptions.First, and holds back every other process that migrates the same
 	// namespace until it ends.
 	LockMigration string
-	HasSchema     string // -> n: 1 if the meta table exists, else 0
+	// UnlockMigration, if not empty, runs last in that transaction, whether it
+	// worked or not: for engines whose DDL commits, and whose lock is so of the
+	// connection.
+	UnlockMigration string
+	HasSchema       string // -> n: 1 if the meta table exists, else 0
 
 	Version    string // -> version, min_code
 	SetVersion string // :version, :min_code
@@ -43,9 +47,10 @@ type Statements struct {
 	FindLocked   string // the same, and its row stays locked until the transaction ends; none if another has it locked
 	FindArchived string // :id -> job, the newest of that id
 
-	// Page returns live jobs in the order of (lane, id), after (:after_lane,
-	// :after_id), with :lane_from <= lane <= :lane_to, of :state and :kind unless
-	// those are empty; at most :limit.
+	// Page returns live jobs in the order of the engine's key, which is (lane, id)
+	// or (lane, run_at, id), after (:after_lane, :after_run_at, :after_id), with
+	// :lane_from <= lane <= :lane_to, of :state and :kind unless those are empty;
+	// at most :limit.
 	Page string
 	// PageArchive returns archived jobs in the order of (id, finished_at), after
 	// (:after_id, :after_at), of :queue, :state (0: any) and :kind; at most :limit.
@@ -55,7 +60,8 @@ type Statements struct {
 	// to :limit: -> ready, delayed, running, oldest (of the ready ones, 0: none).
 	CountLane string
 	// EstimateLane says about how many rows :lane holds, without counting them:
-	// -> n. It is asked only beyond CountLane's limit.
+	// -> n, or rows, as an EXPLAIN calls it. It is asked only beyond CountLane's
+	// limit.
 	EstimateLane string
 	CountBacklog string // :lane, :limit -> n: rows of a lane as stored, up to :limit
 	CountArchive string // :queue, :state, :limit -> n, up to :limit
@@ -68,7 +74,9 @@ type Statements struct {
 	FreeKey   string // :queue, :key, :id
 	TakeKey   string // :queue, :key, :id; does nothing if the key is taken
 
-	NodeJobs string // :node, :after_lane, :after_id, :limit -> lane, id, token, attempt: what a node holds
+	// NodeJobs returns what a node holds, in the order of Page: :node, :after_lane,
+	// :after_run_at, :after_id, :limit -> lane, run_at, id, token, attempt.
+	NodeJobs string
 
 	// LockDead returns dead jobs in the order of (queue, finished_at, id), after
 	// (:after_queue, :after_at, :after_id), of :queue, :kind and :id unless those

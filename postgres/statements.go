@@ -128,7 +128,7 @@ FROM {job} AS j JOIN {lane} AS l ON l.lane = abs(j.lane) WHERE j.lane = :lane AN
 		FreeKey: render(`DELETE FROM {key} WHERE queue = :queue AND key = :key AND job_id = :id`),
 		TakeKey: render(`INSERT INTO {key} (queue, key, job_id) VALUES (:queue, :key, :id) ON CONFLICT (queue, key) DO NOTHING`),
 
-		NodeJobs: render(`SELECT lane, id, token, attempt FROM {job}
+		NodeJobs: render(`SELECT lane, coalesce({micros_1}(run_at), 0) AS run_at, id, token, attempt FROM {job}
 WHERE (lane, id) > (CAST(:after_lane AS integer), CAST(:after_id AS bigint))
   AND node = :node AND lease_until > statement_timestamp()
 ORDER BY lane, id LIMIT :limit`),

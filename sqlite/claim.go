@@ -13,7 +13,7 @@ import (
 type claimTexts struct {
 	probe            string
 	ready, due, only string
-	recheck, putOff  string
+	putOff           string
 }
 
 func (e *engine) claimTexts() claimTexts {
@@ -66,8 +66,7 @@ RETURNING lane, id, coalesce(run_at, 0), created_at, lease_until, attempt, max_a
   LIMIT ?5`),
 		only: lease(`SELECT id FROM {job} WHERE id = ?6 AND lane = ?7 LIMIT ?5`),
 
-		putOff:  e.render(`UPDATE {lane} SET recheck_at = {now} + ?2 WHERE lane IN (SELECT value FROM json_each(?1)) AND recheck_at <= {now}`),
-		recheck: e.render(`UPDATE {lane} SET cursor_id = ?2, recheck_at = {now} + ?3 WHERE lane = ?1 AND recheck_at <= {now}`),
+		putOff: e.render(`UPDATE {lane} SET recheck_at = {now} + ?2 WHERE lane IN (SELECT value FROM json_each(?1)) AND recheck_at <= {now}`),
 	}
 }
 
@@ -174,7 +173,8 @@ func (c *claim) charge(ctx context.Context, s *dialect.Session, took time.Durati
 		return nil
 	}
 	return c.e.one(ctx, s, func(s *dialect.Session) error {
-		return s.ExecHot(ctx, c.e.claim.putOff, lanes.String(), (dialect.RecheckCost * took).Microseconds())
+		_, err := s.ExecHot(ctx, c.e.claim.putOff, lanes.String(), (dialect.RecheckCost * took).Microseconds())
+		return err
 	})
 }
 

@@ -115,7 +115,7 @@ func (e *engine) store(ctx context.Context, s *dialect.Session, rows []dialect.R
 		for i, n := range insertRows {
 			for pending >= n && pending >= least {
 				width := len(batch) / pending
-				if err := s.ExecHot(ctx, e.insert.rows[i], batch[:n*width]...); err != nil {
+				if _, err := s.ExecHot(ctx, e.insert.rows[i], batch[:n*width]...); err != nil {
 					return err
 				}
 				batch = append(batch[:0], batch[n*width:]...)

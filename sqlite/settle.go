@@ -50,7 +50,7 @@ func grouped(settlements []dialect.Settlement) []*group {
 	index := map[dialect.Settlement]*group{}
 	for i, s := range settlements {
 		id := s.ID
-		s.ID, s.Lane, s.Keyed = 0, 0, false // the id finds the job, a unique index frees its key
+		s.ID, s.Lane, s.RunAt, s.Keyed = 0, 0, 0, false // the id finds the job, a unique index frees its key
 		g := index[s]
 		if g == nil {
 			g = &group{Settlement: s, at: map[int64]int{}}
@@ -91,7 +91,7 @@ func (e *engine) settleGroup(ctx context.Context, s *dialect.Session, g *group, 
 	text, args := e.settle.delete, []any{g.ids.String(), g.Token}
 	switch g.Verdict {
 	case dialect.Archive: // and then delete
-		if err := s.ExecHot(ctx, e.settle.archive, g.ids.String(), g.Token, int(g.State), g.Errors); err != nil {
+		if _, err := s.ExecHot(ctx, e.settle.archive, g.ids.String(), g.Token, int(g.State), g.Errors); err != nil {
 			return err
 		}
 	case dialect.Return:

@@ -175,7 +175,7 @@ SELECT ` + archiveValues(":state", ":errors") + ` FROM {job} AS j WHERE j.id = :
 		TakeKey: render(`UPDATE {meta} SET one = one WHERE one = 1 AND NOT EXISTS (
   SELECT 1 FROM {job} INDEXED BY {bare_job_key} WHERE key_queue = :queue AND unique_key = :key)`),
 
-		NodeJobs: render(live(`j.lane, j.id, j.token, j.attempt`, "-524288", "524287", `j.node = :node AND j.lease_until >= {now}`)),
+		NodeJobs: render(live(`j.lane, coalesce(j.run_at, 0) AS run_at, j.id, j.token, j.attempt`, "-524288", "524287", `j.node = :node AND j.lease_until >= {now}`)),
 
 		// In two parts: one job, or a walk over the index. A blob sorts after every
 		// text.

@@ -54,6 +54,10 @@ type Engine struct {
 	// the variation.
 	HostileDSNs func(dsn string) map[string]string
 
+	// ScriptDSN is the variation of a DSN whose connections take a script of many
+	// statements at once; nil where every connection does.
+	ScriptDSN func(dsn string) string
+
 	// HoldSnapshot opens a transaction on its own connection that keeps a
 	// snapshot from now on, so that dead rows stay; nil where an engine has none.
 	HoldSnapshot func(context.Context, testing.TB, *sql.DB) (release func())

@@ -95,10 +95,16 @@ func migrateMany(t *testing.T, e Engine) {
 
 func migrateByHand(t *testing.T, e Engine) {
 	f := bare(t, e)
+	console := f.db
+	if e.ScriptDSN != nil {
+		console = f.open(e.ScriptDSN(f.dsn))
+	}
 	for _, opts := range []*queue.Options{nil, {Prefix: "by_hand_"}} {
 		q := f.queue(f.db, opts)
 		text := q.Schema()
-		f.exec(text)
+		if _, err := console.ExecContext(f.ctx, text); err != nil {
+			f.Fatalf("%s: %v", text, err)
+		}
 		f.works(q)
 		f.must(q.Migrate(f.ctx)) // nothing is left to do
 		f.works(q)

@@ -1,3 +1,0 @@
-package mysql
-
-import _ "github.com/go-sql-driver/mysql"
