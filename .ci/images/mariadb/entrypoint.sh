@@ -33,13 +33,16 @@ initialise() {
 	fi
 	password=$(literal "${MARIADB_ROOT_PASSWORD-}")
 	statements=$(mktemp) # for its owner's eyes alone
-	{
-		echo "FLUSH PRIVILEGES;" # which that run does not read by itself
-		echo "ALTER USER root@localhost IDENTIFIED BY $password;"
-		echo "CREATE USER root@'%' IDENTIFIED BY $password;"
-		echo "GRANT ALL ON *.* TO root@'%' WITH GRANT OPTION;"
-		[ -z "${MARIADB_DATABASE-}" ] || echo "CREATE DATABASE \`$MARIADB_DATABASE\`;"
-	} >"$statements"
+	# Privileges are not in force in that run until they are flushed. Root without a password, which may
+	# come from this host's names and addresses, goes.
+	cat >"$statements" <<-END
+		DELETE FROM mysql.global_priv WHERE user = 'root' AND host <> 'localhost';
+		FLUSH PRIVILEGES;
+		ALTER USER root@localhost IDENTIFIED BY $password;
+		CREATE USER root@'%' IDENTIFIED BY $password;
+		GRANT ALL ON *.* TO root@'%' WITH GRANT OPTION;
+		${MARIADB_DATABASE:+CREATE DATABASE \`$MARIADB_DATABASE\`;}
+	END
 	mariadb-install-db --datadir="$data" --auth-root-authentication-method=normal --skip-test-db \
 		--extra-file="$statements"
 	rm "$statements"

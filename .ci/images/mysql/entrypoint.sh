@@ -33,12 +33,12 @@ initialise() {
 	fi
 	password=$(literal "${MYSQL_ROOT_PASSWORD-}")
 	statements=$(mktemp) # for its owner's eyes alone
-	{
-		echo "ALTER USER root@localhost IDENTIFIED BY $password;"
-		echo "CREATE USER root@'%' IDENTIFIED BY $password;"
-		echo "GRANT ALL ON *.* TO root@'%' WITH GRANT OPTION;"
-		[ -z "${MYSQL_DATABASE-}" ] || echo "CREATE DATABASE \`$MYSQL_DATABASE\`;"
-	} >"$statements"
+	cat >"$statements" <<-END
+		ALTER USER root@localhost IDENTIFIED BY $password;
+		CREATE USER root@'%' IDENTIFIED BY $password;
+		GRANT ALL ON *.* TO root@'%' WITH GRANT OPTION;
+		${MYSQL_DATABASE:+CREATE DATABASE \`$MYSQL_DATABASE\`;}
+	END
 	"$@" --initialize-insecure --init-file="$statements"
 	rm "$statements"
 }
