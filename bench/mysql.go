@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"time"
 
-	_ "github.com/go-sql-driver/mysql" // the documented driver
+	mysqldriver "github.com/go-sql-driver/mysql" // the documented driver
 
 	"github.com/sqlqueue/queue/mysql"
 )
@@ -20,10 +20,17 @@ func newMySQL(name, title string) *Engine {
 	return &Engine{
 		Name: name, Title: title, Dialect: mysql.Dialect{},
 		Open: func(dsn string, conns int) (*sql.DB, error) {
-			db, err := sql.Open("mysql", dsn)
+			cfg, err := mysqldriver.ParseDSN(dsn)
 			if err != nil {
 				return nil, err
 			}
+			// Or it would tell standard error of lost connections, amid the figures.
+			cfg.Logger = &mysqldriver.NopLogger{}
+			connector, err := mysqldriver.NewConnector(cfg)
+			if err != nil {
+				return nil, err
+			}
+			db := sql.OpenDB(connector)
 			db.SetMaxOpenConns(conns)
 			db.SetMaxIdleConns(conns)
 			return db, nil
