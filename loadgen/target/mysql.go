@@ -69,7 +69,8 @@ func parseMySQLURL(t *Target, rest string) error {
 	}
 	dsn := cfg.FormatDSN()
 	if u.RawQuery != "" {
-		dsn += "?" + u.RawQuery
+		// In the driver's form the last slash stands before the database.
+		dsn += "?" + strings.ReplaceAll(u.RawQuery, "/", "%2F")
 	}
 	if err := readDriverForm(t, dsn, errParameters); err != nil {
 		return err
