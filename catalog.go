@@ -184,7 +184,11 @@ func (q *Queue) ensureLane(ctx context.Context, s *dialect.Session, key laneKey)
 	params := dialect.Params{"queue": key.queue, "priority": key.priority, "shard": key.shard}
 	for created := false; ; created = true {
 		var rows []dialect.LaneRow
-		if err := s.Select(ctx, &rows, q.texts.FindLane, params); err != nil {
+		text := q.texts.FindLane
+		if created {
+			text = q.texts.FindNewLane
+		}
+		if err := s.Select(ctx, &rows, text, params); err != nil {
 			return 0, err
 		}
 		if len(rows) > 0 {

@@ -38,7 +38,8 @@ type DrainResult struct {
 	// Filled is how long the fill took.
 	Filled time.Duration
 	// DeadRows is how many the server says there are in the table of jobs at the
-	// end, with a Hold; -1 without, or if it does not tell.
+	// end, or how many transactions left them, with a Hold; -1 without, or if it
+	// does not tell.
 	DeadRows int64
 }
 

@@ -26,7 +26,8 @@ type Engine struct {
 	// connection of its own, by name: "snapshot", "writer".
 	hold map[string]func(ctx context.Context, c *sql.Conn) error
 
-	// deadRows says about how many there are in a table. Optional.
+	// deadRows says about how many there are in a table, or how many transactions
+	// left them, whichever the server counts. Optional.
 	deadRows func(ctx context.Context, db *sql.DB, table string) (int64, error)
 
 	// serverTime returns the time that the server has spent on statements of this
@@ -38,7 +39,7 @@ type Engine struct {
 }
 
 // Engines that the scenarios run on.
-var Engines = []*Engine{Postgres, SQLite}
+var Engines = []*Engine{Postgres, MySQL, MariaDB, SQLite}
 
 // Settle brings the target's table of jobs to rest.
 func (t Target) Settle(ctx context.Context, db *sql.DB) error {

@@ -65,6 +65,10 @@ func target(tb testing.TB, e *bench.Engine) bench.Target {
 		t.DSN = tb.TempDir() + "/queue.db"
 	case bench.Postgres:
 		t.DSN = testserver.Postgres(tb).NewDatabase(tb)
+	case bench.MySQL:
+		t.DSN = testserver.MySQL(tb).NewDatabase(tb)
+	case bench.MariaDB:
+		t.DSN = testserver.MariaDB(tb).NewDatabase(tb)
 	default:
 		testserver.Skip(tb, e.Name, "bench: no test server is known for "+e.Title)
 	}

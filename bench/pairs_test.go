@@ -77,7 +77,7 @@ func drains(n int, a, b bench.Drain) func(testing.TB, bench.Target) (x, y side) 
 			return func() ([]float64, error) {
 				r, err := d.Run(context.Background(), t)
 				if d.Hold != "" && r.DeadRows >= 0 {
-					tb.Logf("held: %d dead rows", r.DeadRows)
+					tb.Logf("held: %d dead rows, or transactions that left them", r.DeadRows)
 				}
 				return []float64{r.Rate()}, err
 			}
@@ -194,6 +194,8 @@ func version(tb testing.TB, t bench.Target) string {
 	q := start(tb, t, 1, nil)
 	_, v, err := q.Server(context.Background())
 	must(tb, err)
-	v, _, _ = strings.Cut(v, " ") // the packager's own version follows
+	if i := strings.IndexAny(v, " -"); i > 0 {
+		v = v[:i] // the packager's own version follows
+	}
 	return t.Engine.Title + " " + v
 }

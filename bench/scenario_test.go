@@ -43,8 +43,11 @@ func TestDrain(t *testing.T) {
 }
 
 func TestDropLeavesNothing(t *testing.T) {
+	const tables = "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name LIKE 'own%'"
 	listing := map[string]string{
-		"sqlite": `SELECT name FROM sqlite_schema WHERE name LIKE 'own%'`,
+		"mysql":   tables,
+		"mariadb": tables,
+		"sqlite":  `SELECT name FROM sqlite_schema WHERE name LIKE 'own%'`,
 		"postgres": `SELECT relname FROM pg_class WHERE relname LIKE 'own%'
 UNION ALL SELECT proname FROM pg_proc WHERE proname LIKE 'own%'`,
 	}

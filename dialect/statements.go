@@ -32,6 +32,7 @@ type Statements struct {
 	Queues       string // -> the columns of QueueRow
 	AddLane      string // :queue, :priority, :shard; does nothing if it exists
 	FindLane     string // :queue, :priority, :shard -> the columns of LaneRow
+	FindNewLane  string // the same after AddLane, even if the transaction's snapshot is older, where that is possible
 	AddQueue     string // :name; does nothing if it exists
 	SetQueue     string // :name, :paused, :shards, :keep, :max_backlog; null leaves a setting, -1 unsets it
 	AddNode      string // :id, :name; does nothing if either exists

@@ -6,6 +6,8 @@
 //	go run ./loadgen -dsn ./queue.db -batch 100        # SQLite, on the disk that matters
 //	go run ./loadgen -dsn 'postgres://me@db:5432/app'  # PostgreSQL
 //	go run ./loadgen -dsn 'host=db dbname=app' -consumers 8,16,32,64
+//	go run ./loadgen -dsn 'mysql://me@db:3306/app'     # MySQL, or MariaDB as mariadb://…
+//	go run ./loadgen -dsn 'me:secret@tcp(db)/app'      # the form of MySQL's driver
 //	go run ./loadgen -format json -o result.json       # for a program
 //
 // # What is measured
@@ -84,7 +86,7 @@ func parseFlags(args []string) (c config, usage string, err error) {
 	var text strings.Builder
 	fs.SetOutput(&text)
 	consumers := fs.String("consumers", "1,2,4,8,16", "`numbers` of consumers, each a step")
-	fs.StringVar(&c.dsn, "dsn", "", "the `database`: postgres://user@host:5432/db, or host=… dbname=…, or the path of a SQLite file (default a temporary one)")
+	fs.StringVar(&c.dsn, "dsn", "", "the `database`: postgres://user@host:5432/db, or host=… dbname=…, or mysql://user@host:3306/db, or mariadb://user@host:3306/db, or user@tcp(host:3306)/db, or the path of a SQLite file (default a temporary one)")
 	fs.IntVar(&c.batch, "batch", 10, "`jobs` of a pop and its ack")
 	fs.IntVar(&c.jobs, "jobs", 100_000, "`jobs` waiting at the start")
 	fs.IntVar(&c.payload, "payload", 100, "`bytes` of each job's payload")

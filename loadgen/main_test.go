@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/sqlqueue/queue"
 	"github.com/sqlqueue/queue/internal/testserver"
@@ -123,6 +126,15 @@ func TestSQLiteInATemporaryFile(t *testing.T) { checkRun(t, "sqlite") }
 
 func TestPostgres(t *testing.T) {
 	checkRun(t, "postgres", "-dsn", testserver.Postgres(t).NewDatabase(t))
+}
+
+func TestMySQL(t *testing.T) {
+	checkRun(t, "mysql", "-dsn", testserver.MySQL(t).NewDatabase(t))
+}
+
+// MariaDB is recognised by what it says of itself: its DSN looks like MySQL's.
+func TestMariaDB(t *testing.T) {
+	checkRun(t, "mariadb", "-dsn", testserver.MariaDB(t).NewDatabase(t))
 }
 
 func TestText(t *testing.T) {
@@ -250,6 +262,10 @@ func TestMistakes(t *testing.T) {
 		"no server":          {"-dsn", "postgres://me:" + password + "@127.0.0.1:1/db"},
 		"no server, libpq":   {"-dsn", "host=127.0.0.1 port=1 user=me password='" + password + "'"},
 		"no host":            {"-dsn", "postgres://me:" + password + "@no-such-host.invalid/db?connect_timeout=2"},
+		"no server, MySQL":   {"-dsn", "mysql://me:" + password + "@127.0.0.1:1/db"},
+		"no server, driver":  {"-dsn", "me:" + password + "@tcp(127.0.0.1:1)/db"},
+		"no host, MariaDB":   {"-dsn", "mariadb://me:" + password + "@no-such-host.invalid/db?timeout=2s"},
+		"no database, MySQL": {"-dsn", "mysql://me:" + password + "@127.0.0.1:1"},
 		"not a URL":          {"-dsn", "postgres://me:" + password + "#x@127.0.0.1/db"},
 		"bad percent":        {"-dsn", "postgres://me:" + password + "%zz@127.0.0.1/db"},
 		"unknown scheme":     {"-dsn", "oracle://me:" + password + "@host/db"},
@@ -297,14 +313,34 @@ func TestMistakes(t *testing.T) {
 
 // A server that refuses the password says so, and loadgen does not repeat it.
 func TestWrongPassword(t *testing.T) {
-	dsn := testserver.Postgres(t).NewDatabase(t)
-	dsn = strings.Replace(dsn, "postgres@", "no_such_role:s3cr3t@", 1)
-	if !strings.Contains(dsn, "s3cr3t") {
-		t.Skip("the server's DSN has another form")
+	const user, password = "no_such_role", "s3cr3t"
+	ofMySQL := func(t *testing.T, dsn string) string {
+		cfg, err := mysql.ParseDSN(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.User, cfg.Passwd = user, password
+		return cfg.FormatDSN()
 	}
-	_, errs, status, _ := loadgen(t, "-dsn", dsn)
-	if status != 2 || strings.Count(errs, "\n") != 1 || strings.Contains(errs, "s3cr3t") || !strings.Contains(errs, "no_such_role") {
-		t.Errorf("status %d: %s", status, errs)
+	for name, dsn := range map[string]func(*testing.T) string{
+		"postgres": func(t *testing.T) string {
+			u, err := url.Parse(testserver.Postgres(t).NewDatabase(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.User = url.UserPassword(user, password)
+			return u.String()
+		},
+		"mysql":   func(t *testing.T) string { return ofMySQL(t, testserver.MySQL(t).NewDatabase(t)) },
+		"mariadb": func(t *testing.T) string { return ofMySQL(t, testserver.MariaDB(t).NewDatabase(t)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, errs, status, _ := loadgen(t, "-dsn", dsn(t))
+			if status != 2 || strings.Count(errs, "\n") != 1 || strings.Contains(errs, password) ||
+				!strings.Contains(errs, user) || !strings.Contains(errs, "check user and password") {
+				t.Errorf("status %d: %s", status, errs)
+			}
+		})
 	}
 }
 

@@ -100,8 +100,13 @@ func prepare(ctx context.Context, c config, t *target.Target, db *sql.DB, r *rep
 	if err := q.Migrate(ctx); err != nil {
 		return err
 	}
-	_, r.Version, err = q.Server(ctx)
-	return err
+	engine, version, err := q.Server(ctx)
+	if err != nil {
+		return err
+	}
+	t.Found(engine)
+	r.Engine, r.Title, r.Version = t.Engine.Name, t.Engine.Title, version
+	return nil
 }
 
 // holdsJobs reports whether there are jobs, live or archived, or tables of a

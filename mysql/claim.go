@@ -29,8 +29,9 @@ type claimTexts struct {
 }
 
 // keys joins jobs of one lane by their primary keys, [[run_at, id], …] in the
-// order of the keys.
-const keys = `JSON_TABLE(?, '$[*]' COLUMNS (run_at BIGINT PATH '$[0]', id BIGINT PATH '$[1]')) AS u
+// order of the keys. The LIMIT, which is none, makes the list a table of its
+// own: MySQL refuses to lock what it reads beside a JSON_TABLE.
+const keys = `(SELECT t.run_at, t.id FROM JSON_TABLE(?, '$[*]' COLUMNS (run_at BIGINT PATH '$[0]', id BIGINT PATH '$[1]')) AS t LIMIT 1000000) AS u
 STRAIGHT_JOIN {job} AS j FORCE INDEX (PRIMARY) ON j.lane = ? AND j.run_at = u.run_at AND j.id = u.id`
 
 const claimedColumns = `j.lane, j.born, j.id, j.run_at, j.created_at, j.lease_until, j.attempt, j.max_attempts,
@@ -94,7 +95,8 @@ WHERE j.lane = ? AND (j.run_at = ? AND j.id >= ? OR j.run_at > ?) AND j.token = 
 
 		// A lane's row is locked by the transaction that meets it first; a pop does
 		// not wait for that.
-		putOff: e.render(`UPDATE (SELECT l.lane, u.cursor_id FROM JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$[0]', cursor_id BIGINT PATH '$[1]')) AS u
+		putOff: e.render(`UPDATE (SELECT l.lane, u.cursor_id
+  FROM (SELECT t.lane, t.cursor_id FROM JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$[0]', cursor_id BIGINT PATH '$[1]')) AS t LIMIT 1000000) AS u
   STRAIGHT_JOIN {lane} AS l ON l.lane = u.lane WHERE l.recheck_at <= {now} FOR UPDATE SKIP LOCKED) AS c
 STRAIGHT_JOIN {lane} AS l FORCE INDEX (PRIMARY) ON l.lane = c.lane
 SET l.recheck_at = {now} + ?, l.cursor_id = c.cursor_id`),

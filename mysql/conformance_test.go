@@ -87,7 +87,6 @@ func hostileDSNs(dsn string) map[string]string {
 		"ansi":                 {"sql_mode": "'ANSI,TRADITIONAL'"},
 		"no backslash escapes": {"sql_mode": "'NO_BACKSLASH_ESCAPES,ANSI_QUOTES'"},
 		"no mode":              {"sql_mode": "''"},
-		"safe updates":         {"sql_safe_updates": "1"},
 		"lock wait":            {"innodb_lock_wait_timeout": "2"},
 	} {
 		out[name] = with(dsn, func(c *mysql.Config) { c.Params = params })

@@ -34,10 +34,12 @@ const (
 
 func (e *engine) insertTexts() insertTexts {
 	// The bytes are UTF-8, whatever character set the connection believes in.
-	const keys = `JSON_TABLE(CONVERT(CAST(? AS BINARY) USING utf8mb4), '$[*]' COLUMNS (
-  queue VARCHAR(128) CHARACTER SET utf8mb4 PATH '$[0]', unique_key VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[1]', id BIGINT PATH '$[2]')) AS u`
+	const keys = `(SELECT t.queue, t.unique_key, t.id FROM JSON_TABLE(CONVERT(CAST(? AS BINARY) USING utf8mb4), '$[*]' COLUMNS (
+  queue VARCHAR(128) CHARACTER SET utf8mb4 PATH '$[0]', unique_key VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[1]', id BIGINT PATH '$[2]')) AS t
+  LIMIT 1000000) AS u`
 	lanes := e.render(`SELECT l.lane, l.queue, {now}
-FROM JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$')) AS u STRAIGHT_JOIN {lane} AS l ON l.lane = u.lane`)
+FROM (SELECT t.lane FROM JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$')) AS t LIMIT 1000000) AS u
+STRAIGHT_JOIN {lane} AS l ON l.lane = u.lane`)
 	t := insertTexts{
 		// A plain read, which locks no lane's row in the caller's transaction; but for
 		// lanes that are younger than its snapshot.

@@ -165,6 +165,8 @@ func (e *engine) Check(ctx context.Context, s *dialect.Session) (dialect.Server,
 	switch {
 	case older(server.Version, least):
 		return server, fmt.Errorf("%s %s is too old: %s or later is needed, for SELECT … FOR UPDATE SKIP LOCKED", title, server.Version, least)
+	case on("sql_safe_updates"):
+		return server, errors.New("sql_safe_updates is on in this session, which refuses updates by a list of keys: remove it from the DSN or the server's settings")
 	case v["autocommit"] == "OFF":
 		return server, errors.New("autocommit is off in this session: what is read outside a transaction would grow old; remove autocommit=0 from the DSN or the server's settings")
 	case v["database"] == "" && e.ns.Schema == "":
@@ -229,7 +231,7 @@ func (e *engine) variables(ctx context.Context, s *dialect.Session) (map[string]
 
 const checkText = `SHOW SESSION VARIABLES WHERE Variable_name IN ('version', 'autocommit', 'transaction_isolation', 'tx_isolation',
   'read_only', 'super_read_only', 'innodb_read_only', 'transaction_read_only', 'tx_read_only', 'log_bin', 'binlog_format',
-  'wsrep_on', 'auto_increment_increment', 'max_allowed_packet')`
+  'wsrep_on', 'sql_safe_updates', 'auto_increment_increment', 'max_allowed_packet')`
 
 // placeText: the connection's database, and the storage engine of the live table
 // if there is one.

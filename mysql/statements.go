@@ -27,6 +27,9 @@ const (
 	// The id finds a live job wherever it is.
 	find = `SELECT ` + liveColumns + ` FROM {job} AS j FORCE INDEX (by_id) WHERE j.id = :id & 8796093022207 AND j.born = :id >> 43`
 
+	findLane = `SELECT lane, queue, priority, shard, cursor_id FROM {lane}
+WHERE queue = :queue AND priority = :priority AND shard = :shard`
+
 	// Rows behind the primary key (:after_lane, :after_run_at, :after_id), in three
 	// ranges of it; a comparison of the three as a row would be none.
 	behind = `(j.lane > :after_lane
@@ -40,7 +43,7 @@ func (e *engine) allStatements() dialect.Statements {
 	if e.ns.Schema != "" {
 		schema = `'` + e.ns.Schema + `'` // letters, digits and _
 	}
-	lock := fmt.Sprintf(`SHA1(CONCAT('sqlqueue migration ', %s, '.%s'))`, schema, e.ns.Prefix)
+	lock := fmt.Sprintf(`SHA2(CONCAT('sqlqueue migration ', %s, '.%s'), 224)`, schema, e.ns.Prefix)
 	return dialect.Statements{
 		TxOptions: dialect.TxOptions{Isolation: sql.LevelReadCommitted},
 		Bind:      sqlx.QUESTION,
@@ -61,10 +64,9 @@ FROM {meta} AS m, (SELECT COUNT(*) AS lanes, COALESCE(SUM(mark), 0) AS marks FRO
 		Queues:      render(`SELECT name, paused, shards, keep, max_backlog FROM {queue}`),
 		AddLane: render(`INSERT IGNORE INTO {lane} (queue, priority, shard, mark)
 VALUES (:queue, :priority, :shard, FLOOR(RAND() * 1000000000))`),
-		// Latest, not as of the transaction's snapshot.
-		FindLane: render(`SELECT lane, queue, priority, shard, cursor_id FROM {lane}
-WHERE queue = :queue AND priority = :priority AND shard = :shard LOCK IN SHARE MODE`),
-		AddQueue: render(`INSERT IGNORE INTO {queue} (name) VALUES (:name)`),
+		FindLane:    render(findLane),
+		FindNewLane: render(findLane + ` LOCK IN SHARE MODE`),
+		AddQueue:    render(`INSERT IGNORE INTO {queue} (name) VALUES (:name)`),
 		SetQueue: render(`UPDATE {queue} SET paused = COALESCE(:paused, paused), shards = COALESCE(:shards, shards),
   keep = COALESCE(:keep, keep), max_backlog = COALESCE(:max_backlog, max_backlog)
 WHERE name = :name`),

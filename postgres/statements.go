@@ -32,6 +32,9 @@ WHERE j.lane = ANY (ARRAY(
     WHERE x.queue = (SELECT o.queue FROM {lane} AS o WHERE o.lane = :lane)))
   AND j.id = :id`
 	micros = `timestamptz 'epoch' + CAST(%s AS bigint) * interval '1 microsecond'`
+
+	findLane = `SELECT lane, queue, priority, shard, cursor_id FROM {lane}
+WHERE queue = :queue AND priority = :priority AND shard = :shard`
 )
 
 func at(param string) string { return fmt.Sprintf(micros, param) }
@@ -57,9 +60,9 @@ FROM {meta} AS m, (SELECT count(*) AS lanes, coalesce(sum(mark), 0) AS marks FRO
 		Queues:      render(`SELECT name, CAST(paused AS integer) AS paused, shards, keep, max_backlog FROM {queue}`),
 		AddLane: render(`INSERT INTO {lane} (queue, priority, shard) VALUES (:queue, :priority, :shard)
 ON CONFLICT (queue, priority, shard) DO NOTHING`),
-		FindLane: render(`SELECT lane, queue, priority, shard, cursor_id FROM {lane}
-WHERE queue = :queue AND priority = :priority AND shard = :shard`),
-		AddQueue: render(`INSERT INTO {queue} (name) VALUES (:name) ON CONFLICT (name) DO NOTHING`),
+		FindLane:    render(findLane),
+		FindNewLane: render(findLane),
+		AddQueue:    render(`INSERT INTO {queue} (name) VALUES (:name) ON CONFLICT (name) DO NOTHING`),
 		SetQueue: render(`UPDATE {queue} SET
   paused = coalesce(CAST(:paused AS integer), CAST(paused AS integer)) = 1,
   shards = coalesce(CAST(:shards AS integer), shards),

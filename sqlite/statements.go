@@ -25,6 +25,9 @@ const (
 
 	// The id finds a live job wherever it is.
 	find = `SELECT ` + liveColumns + ` FROM {job} AS j WHERE j.id = :id AND j.lane <> 0`
+
+	findLane = `SELECT lane, queue, priority, shard, cursor_id FROM {lane}
+WHERE queue = :queue AND priority = :priority AND shard = :shard`
 )
 
 // live returns a statement that walks live jobs in the order of (lane, id), in
@@ -80,9 +83,9 @@ FROM {meta} AS m, (SELECT count(*) AS lanes, coalesce(sum(mark), 0) AS marks FRO
 		Queues:      render(`SELECT name, paused, shards, keep, max_backlog FROM {queue}`),
 		AddLane: render(`INSERT INTO {lane} (queue, priority, shard) VALUES (:queue, :priority, :shard)
 ON CONFLICT (queue, priority, shard) DO NOTHING`),
-		FindLane: render(`SELECT lane, queue, priority, shard, cursor_id FROM {lane}
-WHERE queue = :queue AND priority = :priority AND shard = :shard`),
-		AddQueue: render(`INSERT INTO {queue} (name) VALUES (:name) ON CONFLICT (name) DO NOTHING`),
+		FindLane:    render(findLane),
+		FindNewLane: render(findLane),
+		AddQueue:    render(`INSERT INTO {queue} (name) VALUES (:name) ON CONFLICT (name) DO NOTHING`),
 		SetQueue: render(`UPDATE {queue} SET paused = coalesce(:paused, paused), shards = coalesce(:shards, shards),
   keep = coalesce(:keep, keep), max_backlog = coalesce(:max_backlog, max_backlog)
 WHERE name = :name`),

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -186,4 +187,43 @@ func (d *daemon) remove(ctx context.Context) error {
 		err = d.stop(ctx, Fast)
 	}
 	return errors.Join(err, d.watchdog.close(ctx)) // which deletes the directory
+}
+
+// newestProgram returns the path of the program of this name, in PATH or in the places (patterns of
+// directories), whose version is the highest; or "". version returns nil for one that is of no use.
+func newestProgram(name string, places []string, version func(path string) []int) string {
+	var paths []string
+	if path, err := exec.LookPath(name); err == nil {
+		// PATH may hold links to single programs.
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			paths = append(paths, path)
+		}
+	}
+	for _, place := range places {
+		found, _ := filepath.Glob(filepath.Join(place, name)) // the patterns are well formed
+		paths = append(paths, found...)
+	}
+	var best string
+	var newest []int
+	for _, path := range paths {
+		if v := version(path); slices.Compare(v, newest) > 0 {
+			best, newest = path, v
+		}
+	}
+	return best
+}
+
+var versionPattern = regexp.MustCompile(`\d+(\.\d+)*`)
+
+// versionNumbers are those of the first version in the text: 15 and 14 for "postgres (PostgreSQL) 15.14".
+func versionNumbers(text string) []int {
+	var v []int
+	for part := range strings.SplitSeq(versionPattern.FindString(text), ".") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			break
+		}
+		v = append(v, n)
+	}
+	return v
 }

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -173,47 +172,20 @@ func initPostgres(ctx context.Context, d *daemon, bin string) error {
 
 // findPostgres returns the directory of the newest postgres that has its initdb beside it, or "".
 func findPostgres(ctx context.Context, places []string) string {
-	var dirs []string
-	if path, err := exec.LookPath("postgres"); err == nil {
-		// PATH may hold links to single programs.
-		if path, err = filepath.EvalSymlinks(path); err == nil {
-			dirs = append(dirs, filepath.Dir(path))
+	path := newestProgram("postgres", places, func(path string) []int {
+		if _, err := exec.LookPath(filepath.Join(filepath.Dir(path), "initdb")); err != nil {
+			return nil
 		}
-	}
-	for _, place := range places {
-		found, _ := filepath.Glob(place) // the patterns are well formed
-		dirs = append(dirs, found...)
-	}
-	var best string
-	var newest []int
-	for _, dir := range dirs {
-		if _, err := exec.LookPath(filepath.Join(dir, "initdb")); err != nil {
-			continue
-		}
-		out, err := exec.CommandContext(ctx, filepath.Join(dir, "postgres"), "--version").Output()
+		out, err := exec.CommandContext(ctx, path, "--version").Output()
 		if err != nil {
-			continue
+			return nil
 		}
-		if v := versionNumbers(string(out)); slices.Compare(v, newest) > 0 {
-			best, newest = dir, v
-		}
+		return versionNumbers(string(out))
+	})
+	if path == "" {
+		return ""
 	}
-	return best
-}
-
-var versionPattern = regexp.MustCompile(`\d+(\.\d+)*`)
-
-// versionNumbers are those of the first version in the text: 15 and 14 for "postgres (PostgreSQL) 15.14".
-func versionNumbers(text string) []int {
-	var v []int
-	for part := range strings.SplitSeq(versionPattern.FindString(text), ".") {
-		n, err := strconv.Atoi(part)
-		if err != nil {
-			break
-		}
-		v = append(v, n)
-	}
-	return v
+	return filepath.Dir(path)
 }
 
 // hasPgStatStatements reports whether the extension, which may be a package of its own, is installed.

@@ -2,7 +2,8 @@
 //
 // For each engine, here PostgreSQL, it tries in this order:
 //
-//  1. A DSN in QUEUE_TEST_POSTGRES_DSN: a URL, of a role that may create databases.
+//  1. A DSN in QUEUE_TEST_POSTGRES_DSN, of a role that may create databases: a URL; for MySQL and MariaDB
+//     (QUEUE_TEST_MYSQL_…, QUEUE_TEST_MARIADB_…) what their driver reads, user:password@tcp(host:3306)/.
 //  2. A container, when a Docker daemon answers: the image in QUEUE_TEST_POSTGRES_IMAGE, or the
 //     official one, when it is present or can be pulled.
 //  3. The server's own binaries on this machine.
@@ -72,8 +73,8 @@ const (
 
 // A Server is a database server that tests may use.
 type Server struct {
-	// DSN is a URL of the server's administrative database. Tests keep their tables out of it: see
-	// [Server.NewDatabase].
+	// DSN is that of the server's administrative database, or of none. Tests keep their tables out of it:
+	// see [Server.NewDatabase].
 	DSN string
 	// Version is what the server says of itself, such as "18.1".
 	Version string

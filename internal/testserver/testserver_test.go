@@ -96,7 +96,12 @@ func fakeEngine(dsnErr, containerErr, binariesErr error) *engine {
 // setEnv sets all of the package's variables, to nothing those that env does not name.
 func setEnv(t *testing.T, env map[string]string) {
 	t.Helper()
-	for _, name := range []string{"POSTGRES_DSN", "POSTGRES_IMAGE", "POSTGRES_FROM", "REQUIRE"} {
+	names := []string{"REQUIRE"}
+	for _, e := range engines {
+		name := strings.ToUpper(e.name)
+		names = append(names, name+"_DSN", name+"_IMAGE", name+"_FROM")
+	}
+	for _, name := range names {
 		t.Setenv("QUEUE_TEST_"+name, env[name])
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/sqlqueue/queue/bench"
@@ -59,7 +58,7 @@ func parsePostgresURL(t *Target, dsn string) error {
 	}
 	for key, values := range query {
 		for _, v := range values {
-			if secret(key, v) {
+			if secret(harmlessPostgres, key, v) {
 				t.secrets = append(t.secrets, v)
 			}
 		}
@@ -67,17 +66,10 @@ func parsePostgresURL(t *Target, dsn string) error {
 	return nil
 }
 
-// harmless are the keys whose values may be shown, unless one has swallowed what
-// was meant as the next pair. Any other may be a password, or a misspelt one.
-var harmless = []string{
+var harmlessPostgres = []string{
 	"host", "hostaddr", "port", "dbname", "user", "sslmode", "sslcert", "sslkey", "sslrootcert", "sslsni", "connect_timeout",
 	"application_name", "fallback_application_name", "client_encoding", "datestyle", "timezone", "search_path", "options",
 	"target_session_attrs", "load_balance_hosts", "binary_parameters", "disable_prepared_binary_result",
-}
-
-func secret(key, value string) bool {
-	key = strings.ToLower(key)
-	return strings.Contains(key+value, "password") || !slices.Contains(harmless, key) && len(value) >= 4
 }
 
 var errKeyValue = errors.New("-dsn: this is not a list of key=value: write host=localhost port=5432 user=… password=… dbname=… sslmode=disable, with values that hold spaces in single quotes")
@@ -99,7 +91,7 @@ func parseKeyValue(t *Target, dsn string) error {
 		}
 		rest = left
 		switch {
-		case secret(key, value):
+		case secret(harmlessPostgres, key, value):
 			t.secrets = append(t.secrets, value, raw)
 		case key == "host" || key == "port" || key == "dbname" || key == "user":
 			label = append(label, key+"="+value)

@@ -52,7 +52,7 @@ type form struct {
 }
 
 // forms in the order in which they are asked; SQLite takes every path.
-var forms = []*form{postgresForm, sqliteForm}
+var forms = []*form{postgresForm, mysqlForm, sqliteForm}
 
 // Parse reads a data source name. The empty one is a SQLite file in a temporary
 // directory, which Cleanup removes. Its errors are one line, without secrets.
@@ -98,6 +98,16 @@ func formOf(dsn string) (*form, error) {
 	return nil, fmt.Errorf("-dsn: this is neither a known URL nor a path: use one of %s", strings.Join(known, ", "))
 }
 
+// Found corrects the engine once the server has said what it is: some answer to
+// one another's names.
+func (t *Target) Found(engine string) {
+	for _, e := range bench.Engines {
+		if e.Name == engine {
+			t.Engine = e
+		}
+	}
+}
+
 // Cleanup removes what belongs to the target besides its tables, once the pools
 // are closed.
 func (t *Target) Cleanup(ctx context.Context) error {
@@ -105,6 +115,18 @@ func (t *Target) Cleanup(ctx context.Context) error {
 		return nil
 	}
 	return t.cleanup(ctx)
+}
+
+// secret reports whether the value of a parameter must not be shown. Only those
+// of the keys known to be harmless (in lower case) may be, unless one has
+// swallowed what was meant as the next pair: any other may be a password, or a
+// misspelt one.
+func secret(harmless []string, key, value string) bool {
+	key = strings.ToLower(key)
+	if slices.Contains(harmless, key) {
+		return strings.Contains(value, "password")
+	}
+	return strings.Contains(key, "password") || len(value) >= 4
 }
 
 // Redact takes secrets out of a text.

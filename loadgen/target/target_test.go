@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/sqlqueue/queue/bench"
 )
 
@@ -31,7 +33,28 @@ func TestParse(t *testing.T) {
 		{"./a=b", bench.SQLite, "./a=b"},
 		{"target.go", nil, ""}, // exists, but is none
 		{"nonsense", nil, ""},
-		{"mysql://me:secret@db/app", nil, ""},
+		{"mysql://me:secret@db:3306/app?tls=skip-verify", bench.MySQL, "mysql://me@db:3306/app"},
+		{"MariaDB://me:se%23cret@db/app", bench.MariaDB, "mariadb://me@db/app"},
+		{"mariadb://[::1]:3307/app", bench.MariaDB, "mariadb://[::1]:3307/app"},
+		{"me:secret@tcp(db:3306)/app?timeout=5s&password=secret", bench.MySQL, "me@tcp(db:3306)/app"},
+		{"me:sec@/ret@tcp(db)/app", bench.MySQL, "me@tcp(db:3306)/app"},
+		{"me:secret@unix(/run/mysqld/mysqld.sock)/app", bench.MySQL, "me@unix(/run/mysqld/mysqld.sock)/app"},
+		{"me:secret@/app", bench.MySQL, "me@tcp(127.0.0.1:3306)/app"},
+		{"tcp(db)/app", bench.MySQL, "tcp(db:3306)/app"},
+		{"mysql:secret@tcp(db)/app", bench.MySQL, "mysql@tcp(db:3306)/app"},
+		{"mysql://me:secret@db", nil, ""},
+		{"mysql://me:secret@db/app?strict=true", nil, ""},
+		{"mysql://me:secret@db/app?timeout=secret", nil, ""},
+		{"mysql://me:secret@db/app?tls=secret", nil, ""},
+		{"mysql://me:sec#ret@db/app", nil, ""},
+		{"mysql://me:12/secret@db/app", nil, ""},
+		{"mysql://me:12?secret@db/app", nil, ""},
+		{"mysql:me:secret@db/app", nil, ""},
+		{"me:secret@tcp(db)/", nil, ""},
+		{"me:secret@tcp(db)/app?strict=true", nil, ""},
+		{"me:secret@tcp(db)/app?parseTime=secret", nil, ""},
+		{"me:s@/secret@tcp(db)", nil, ""},
+		{"me:secret@tcp(db/app", nil, ""},
 		{"postgres://me:sec#ret@db/app", nil, ""},
 		{"postgres://me:12/secret@db/app", nil, ""},
 		{"postgres://me:12?secret@db/app", nil, ""},
@@ -83,6 +106,8 @@ func TestExplainIsOneLineWithoutSecrets(t *testing.T) {
 	for _, dsn := range []string{
 		"postgres://me:s3cret%2Bpass@db/app?sslpassword=other-s3cret",
 		"host=db user=me password='s3cret+pass' sslpassword=other-s3cret",
+		"mysql://me:s3cret%2Bpass@db/app?sslpassword=other-s3cret",
+		"me:s3cret+pass@tcp(db)/app?sslpassword=other-s3cret",
 	} {
 		target, err := Parse(dsn)
 		if err != nil {
@@ -108,7 +133,8 @@ func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"postgres://me:%s@db:5432/app?sslmode=disable", "postgres://me:%s", "postgres://%s@db", "host=db password=%s", "host=db password='%s' x",
 		"password='%s", "postgres://me@db/app?password=%s&x", "oracle://me:%s@db", "postgres://me:x%s#@db/app", "postgres://me:1/%s@db/app", "pass word=%s",
-		"postgres:%s", "me:%s@tcp(db)/app", "host=db user=me\npassword = %s\n", `password=\'%s'`,
+		"postgres:%s", "me:%s@tcp(db)/app", "me:%s@/app", "me:x@/%s@tcp(db)", "mysql://me:%s@db/app?tls=true", "mariadb://me:%s", "mysql://me:1/%s@db/app",
+		"mysql://me:%s@db/app?timeout=x", "me:%s@unix(/run/mysqld.sock)/app?strict=1", "tcp(db)/app?password=%s", "mysql://db/app?password=%s&x", "host=db user=me\npassword = %s\n", `password=\'%s'`,
 	} {
 		f.Add(s)
 	}
@@ -121,7 +147,8 @@ func FuzzParse(f *testing.F) {
 		before, after, _ := strings.Cut(form, "%s")
 		// Only where it stands in the place of a password.
 		url := strings.HasSuffix(before, ":") && strings.Contains(before, "://") && strings.Contains(after, "@")
-		if !url && !strings.HasSuffix(before, "password=") {
+		driver := strings.HasSuffix(before, ":") && strings.Contains(after, "@") && driverForm.MatchString(dsn) && !keyValue.MatchString(dsn)
+		if !url && !driver && !strings.HasSuffix(before, "password=") {
 			t.Skip()
 		}
 		target, err := Parse(dsn)
@@ -132,7 +159,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		defer target.Cleanup(t.Context())
-		if target.Engine != bench.Postgres {
+		if target.Engine == bench.SQLite {
 			return // a path
 		}
 		if strings.Contains(target.Label, secret) {
@@ -142,4 +169,62 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q: %s", dsn, line)
 		}
 	})
+}
+
+func TestMySQLName(t *testing.T) {
+	for dsn, want := range map[string]string{
+		"mysql://me:p%40ss%2Fw:rd@db:3306/app?tls=true&loc=Europe/Berlin": "me:p@ss/w:rd@tcp(db:3306)/app?tls=true&loc=Europe%2FBerlin",
+		"mariadb://db/app": "tcp(db)/app",
+		"me@tcp(db)/app":   "me@tcp(db)/app",
+	} {
+		got, err := Parse(dsn)
+		if err != nil || got.DSN != want {
+			t.Errorf("%s: %+v, %v", dsn, got, err)
+			continue
+		}
+		if _, err := mysql.ParseDSN(got.DSN); err != nil {
+			t.Errorf("%s: %v", dsn, err)
+		}
+	}
+}
+
+func TestMySQLHints(t *testing.T) {
+	target, err := Parse("mysql://me@db/app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{&mysql.MySQLError{Number: 1045, Message: "Access denied for user"}, "password"},
+		{&mysql.MySQLError{Number: 1049, Message: "Unknown database"}, "create the database"},
+		{&mysql.MySQLError{Number: 1044, Message: "Access denied"}, "GRANT"},
+		{&mysql.MySQLError{Number: 1142, Message: "CREATE command denied"}, "GRANT"},
+		{&mysql.MySQLError{Number: 1040, Message: "Too many connections"}, "-consumers"},
+		{&mysql.MySQLError{Number: 1193, Message: "Unknown system variable"}, "parameters"},
+		{&mysql.MySQLError{Number: 3159, Message: "insecure transport"}, "tls=true"},
+		{errors.New("unexpected resp from server for caching_sha2_password, perform full authentication"), "public key"},
+		{mysql.ErrNoTLS, "leave tls out"},
+		{mysql.ErrUnknownPlugin, "IDENTIFIED BY"},
+		{mysql.ErrMalformPkt, "port"},
+		{errors.New("tls: failed to verify certificate: x509: unknown authority"), "skip-verify"},
+	} {
+		if line := target.Explain(fmt.Errorf("wrapped: %w", c.err)); !strings.Contains(line, c.want) {
+			t.Errorf("%v: no %q in %s", c.err, c.want, line)
+		}
+	}
+}
+
+func TestFound(t *testing.T) {
+	target, err := Parse("me@tcp(db)/app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if target.Found("mariadb"); target.Engine != bench.MariaDB {
+		t.Errorf("%s", target.Engine.Name)
+	}
+	if target.Found("another"); target.Engine != bench.MariaDB {
+		t.Errorf("%s", target.Engine.Name)
+	}
 }

@@ -1,0 +1,95 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	mysqldriver "github.com/go-sql-driver/mysql" // the documented driver
+
+	"github.com/sqlqueue/queue/mysql"
+)
+
+// MySQL and MariaDB, through go-sql-driver/mysql.
+var (
+	MySQL   = newMySQL("mysql", "MySQL")
+	MariaDB = newMySQL("mariadb", "MariaDB")
+)
+
+func newMySQL(name, title string) *Engine {
+	return &Engine{
+		Name: name, Title: title, Dialect: mysql.Dialect{},
+		Open: func(dsn string, conns int) (*sql.DB, error) {
+			cfg, err := mysqldriver.ParseDSN(dsn)
+			if err != nil {
+				return nil, err
+			}
+			// Or it would tell standard error of lost connections, amid the figures.
+			cfg.Logger = &mysqldriver.NopLogger{}
+			connector, err := mysqldriver.NewConnector(cfg)
+			if err != nil {
+				return nil, err
+			}
+			db := sql.OpenDB(connector)
+			db.SetMaxOpenConns(conns)
+			db.SetMaxIdleConns(conns)
+			return db, nil
+		},
+		settle: settleMySQL,
+		hold: map[string]func(context.Context, *sql.Conn) error{
+			"snapshot": statements("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+				"START TRANSACTION WITH CONSISTENT SNAPSHOT"),
+			// One that has also read something: in MySQL, writing alone keeps nothing from
+			// being purged.
+			"writer": statements("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+				"CREATE TEMPORARY TABLE idle_writer (x integer)", "START TRANSACTION",
+				"INSERT INTO idle_writer VALUES (1)", "SELECT x FROM idle_writer"),
+		},
+		// The server does not count rows, but the transactions that left them.
+		deadRows: func(ctx context.Context, db *sql.DB, _ string) (int64, error) {
+			return historyLength(ctx, db)
+		},
+		serverTime: func(ctx context.Context, db *sql.DB) (time.Duration, bool) {
+			var on bool
+			var ns int64
+			err := db.QueryRowContext(ctx, `SELECT @@performance_schema, COALESCE(SUM(sum_timer_wait), 0) DIV 1000
+FROM performance_schema.events_statements_summary_by_digest
+WHERE schema_name = DATABASE() AND digest_text NOT LIKE '%performance_schema%'`).Scan(&on, &ns)
+			return time.Duration(ns), on && err == nil
+		},
+	}
+}
+
+// settleMySQL waits until no more is purged, writes the table's changed pages,
+// and counts its rows anew.
+func settleMySQL(ctx context.Context, db *sql.DB, table string) error {
+	const (
+		few  = 1000            // which the server may leave for later
+		rest = 2 * time.Second // without a change: the others are held
+	)
+	left, err := historyLength(ctx, db)
+	for since := time.Now(); err == nil && left > few && time.Since(since) < rest; {
+		time.Sleep(rest / 20)
+		before := left
+		if left, err = historyLength(ctx, db); left < before {
+			since = time.Now()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	conn, err := db.Conn(ctx) // which holds the lock of the export
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return statements("FLUSH TABLES "+table+" FOR EXPORT", "UNLOCK TABLES", "ANALYZE TABLE "+table)(ctx, conn)
+}
+
+// historyLength is that of the list of transactions that left what must still
+// be purged, of all databases of the server. It takes the privilege PROCESS.
+func historyLength(ctx context.Context, db *sql.DB) (n int64, err error) {
+	err = db.QueryRowContext(ctx,
+		"SELECT count FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'").Scan(&n)
+	return n, err
+}
