@@ -111,6 +111,7 @@ func (q *Queue) restore(ctx context.Context, s *dialect.Session, rows []dialect.
 		if _, err := s.Run(ctx, q.texts.DropArchived, at); err != nil {
 			return 0, 0, err
 		}
+		q.occupiedLanes.note(-lane)
 		n++
 	}
 	return n, skipped, nil

@@ -88,6 +88,7 @@ func dueSide(lane int32) int32 { return min(lane, -lane) }
 // move puts a waiting job on the due side of a lane: it may lie behind every
 // cursor there, and the due side finds it.
 func (q *Queue) move(ctx context.Context, s *dialect.Session, row dialect.JobRow, to int32, at int64, delay time.Duration) error {
+	defer q.occupiedLanes.note(to)
 	_, err := s.Run(ctx, q.texts.Move, dialect.Params{
 		"lane": row.Lane, "id": row.ID, "to_lane": to, "run_at": at, "delay": delay.Microseconds(),
 	})

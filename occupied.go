@@ -23,9 +23,31 @@ const (
 type occupiedCache struct {
 	mu    sync.Mutex
 	lanes []int32 // negative: the due side
-	due   int     // how many due rows were looked at
-	more  bool    // there are more than that
+	has   map[int32]bool
+	due   int  // how many due rows were looked at
+	more  bool // there are more than that
 	until time.Time
+}
+
+// put adds a lane. o.mu is held.
+func (o *occupiedCache) put(lane int32) {
+	if !o.has[lane] {
+		o.has[lane] = true
+		o.lanes = append(o.lanes, lane)
+	}
+}
+
+// note adds lanes in which this process has just put jobs: it must not wait for
+// the next search to find its own.
+func (o *occupiedCache) note(lanes ...int32) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.has == nil {
+		return // nobody has searched yet
+	}
+	for _, lane := range lanes {
+		o.put(lane)
+	}
 }
 
 // manyLanes is the number of lanes beyond which a pop first asks which of them
@@ -37,8 +59,8 @@ func (q *Queue) manyLanes() int {
 	return dialect.DefaultManyLanes
 }
 
-// occupied returns the wanted lanes that hold jobs, no more than the engine probes:
-// the highest priorities, and among equals another part each time.
+// occupied returns the wanted lanes that hold jobs, highest priority first, and
+// among equals beginning with another one each time.
 func (q *Queue) occupied(ctx context.Context, s *dialect.Session, c *catalog, wanted func(string) bool) ([]dialect.LaneRow, error) {
 	var lanes []dialect.LaneRow
 	for atLeast := 0; ; {
@@ -59,22 +81,23 @@ func (q *Queue) occupied(ctx context.Context, s *dialect.Session, c *catalog, wa
 		}
 		atLeast = occupiedMore * looked
 	}
-	most := q.manyLanes()
 	sortLanes(lanes)
 	lanes = slices.CompactFunc(lanes, func(a, b dialect.LaneRow) bool { return a.Lane == b.Lane })
-	if len(lanes) <= most {
+	if len(lanes) <= q.manyLanes() {
 		return lanes, nil
 	}
-	last := lanes[most-1].Priority
-	from := slices.IndexFunc(lanes, func(l dialect.LaneRow) bool { return l.Priority == last })
-	to := from
-	for to < len(lanes) && lanes[to].Priority == last {
-		to++
+	turn := int(q.turn.Add(1)) * q.manyLanes()
+	for from := 0; from < len(lanes); {
+		to := from
+		for to < len(lanes) && lanes[to].Priority == lanes[from].Priority {
+			to++
+		}
+		group := lanes[from:to]
+		first := turn % len(group)
+		copy(group, slices.Concat(group[first:], group[:first]))
+		from = to
 	}
-	group := lanes[from:to]
-	turn := int(q.turn.Add(1)) * (most - from) % len(group)
-	group = slices.Concat(group[turn:], group[:turn])
-	return append(lanes[:from:from], group[:most-from]...), nil
+	return lanes, nil
 }
 
 // findOccupied returns the lanes that hold jobs, the due ones as found among the
@@ -94,12 +117,12 @@ func (q *Queue) findOccupied(ctx context.Context, s *dialect.Session, atLeast in
 	if err := s.Select(ctx, &rows, q.texts.Occupied, dialect.Params{"limit": limit}); err != nil {
 		return nil, 0, false, err
 	}
-	o.lanes, o.due, o.more = make([]int32, 0, len(rows)), limit, false
+	o.lanes, o.has, o.due, o.more = make([]int32, 0, len(rows)), make(map[int32]bool, len(rows)), limit, false
 	for _, r := range rows {
 		if r.Lane == 0 {
 			o.more = true
 		} else {
-			o.lanes = append(o.lanes, r.Lane)
+			o.put(r.Lane)
 		}
 	}
 	o.until = time.Now().Add(occupiedCost * time.Since(started))

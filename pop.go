@@ -263,11 +263,34 @@ func (q *Queue) popFrom(ctx context.Context, s *dialect.Session, key popKey, n i
 	if err != nil || len(lanes) == 0 {
 		return nil, err
 	}
+	var jobs []*Job
+	for range maxClaims {
+		some := lanes[:min(len(lanes), q.manyLanes())]
+		lanes = lanes[len(some):]
+		more, err := q.popSome(ctx, s, c, some, n-len(jobs), key.lease)
+		if err != nil && len(jobs) == 0 {
+			return nil, err
+		}
+		jobs = append(jobs, more...)
+		// What went wrong after the first claim the next pop will meet.
+		if err != nil || len(jobs) == n || len(lanes) == 0 {
+			break
+		}
+	}
+	return jobs, nil
+}
+
+// maxClaims bounds how many claims one pop makes where more lanes hold jobs than
+// one claim probes. The next pop begins at others.
+const maxClaims = 8
+
+// popSome claims up to n jobs of some lanes.
+func (q *Queue) popSome(ctx context.Context, s *dialect.Session, c *catalog, lanes []dialect.LaneRow, n int, lease time.Duration) ([]*Job, error) {
 	// Jobs found dead do not count: a pop must not look empty because of them.
 	for range 10 {
 		scans := q.popper.cursors.plan(lanes)
 		var buried int
-		jobs, err := q.claimAnd(ctx, s, c, scans, n, key.lease, &buried)
+		jobs, err := q.claimAnd(ctx, s, c, scans, n, lease, &buried)
 		if err != nil || len(jobs) > 0 || buried == 0 {
 			return jobs, err
 		}

@@ -368,9 +368,10 @@ func (q *Queue) pushed(p *push, out []Pushed) {
 		return
 	}
 	n := int64(0)
-	for _, o := range out {
+	for i, o := range out {
 		if !o.Duplicate {
 			n++
+			q.occupiedLanes.note(p.rows[i].Lane)
 		}
 	}
 	q.counters.pushed.Add(n)

@@ -136,7 +136,13 @@ func (q *Queue) settle(ctx context.Context, tx Tx, jobs []*Job, verdicts func(*c
 		if err != nil {
 			return err
 		}
-		outcomes, err = q.engine.Settle(ctx, s, verdicts(c, jobs))
+		settlements := verdicts(c, jobs)
+		outcomes, err = q.engine.Settle(ctx, s, settlements)
+		for _, s := range settlements {
+			if s.Verdict == dialect.Return {
+				q.occupiedLanes.note(dueSide(s.Lane))
+			}
+		}
 		return err
 	}
 	var err error

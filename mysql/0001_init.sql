@@ -62,8 +62,7 @@ CREATE TABLE IF NOT EXISTS {key} (
   queue      VARBINARY(128) NOT NULL,
   unique_key VARBINARY(255) NOT NULL,
   job_id     BIGINT         NOT NULL,   -- the job's id for ever
-  PRIMARY KEY (queue, unique_key),
-  KEY by_job (job_id)
+  PRIMARY KEY (queue, unique_key)
 ) ENGINE = InnoDB
 -- next
 CREATE TABLE IF NOT EXISTS {push} (

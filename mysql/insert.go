@@ -25,6 +25,16 @@ type insertTexts struct {
 var insertRows = [...]int{100, 10, 1}
 
 const (
+	// uniqueKeys are [[queue, key, id], …], and byKey joins them to their rows: by
+	// the primary key, so that no gap is locked at any isolation level. The bytes
+	// are UTF-8, whatever character set the connection believes in.
+	uniqueKeys = `(SELECT CAST(t.queue AS BINARY) AS queue, CAST(t.unique_key AS BINARY) AS unique_key, t.id
+  FROM JSON_TABLE(CONVERT(CAST(? AS BINARY) USING utf8mb4), '$[*]' COLUMNS (
+    queue VARCHAR(128) CHARACTER SET utf8mb4 PATH '$[0]', unique_key VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[1]', id BIGINT PATH '$[2]')) AS t
+  LIMIT 1000000) AS u`
+	byKey = uniqueKeys + `
+STRAIGHT_JOIN {key} AS k FORCE INDEX (PRIMARY) ON k.queue = u.queue AND k.unique_key = u.unique_key`
+
 	insertHead = `INSERT INTO {job} (lane, run_at, born, created_at, max_attempts, lease_ms, kind, unique_key, headers, payload) VALUES `
 	insertRow  = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	// insertBytes is what a statement carries at most, unless it is of one row:
@@ -33,10 +43,6 @@ const (
 )
 
 func (e *engine) insertTexts() insertTexts {
-	// The bytes are UTF-8, whatever character set the connection believes in.
-	const keys = `(SELECT t.queue, t.unique_key, t.id FROM JSON_TABLE(CONVERT(CAST(? AS BINARY) USING utf8mb4), '$[*]' COLUMNS (
-  queue VARCHAR(128) CHARACTER SET utf8mb4 PATH '$[0]', unique_key VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[1]', id BIGINT PATH '$[2]')) AS t
-  LIMIT 1000000) AS u`
 	lanes := e.render(`SELECT l.lane, l.queue, {now}
 FROM (SELECT t.lane FROM JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$')) AS t LIMIT 1000000) AS u
 STRAIGHT_JOIN {lane} AS l ON l.lane = u.lane`)
@@ -49,13 +55,9 @@ STRAIGHT_JOIN {lane} AS l ON l.lane = u.lane`)
 		// Keys are taken in their order, so that two pushes cannot wait for each
 		// other, under placeholders until the ids are known. Whoever meets a key that
 		// another transaction has just taken waits for its end.
-		takeKeys: e.render(`INSERT IGNORE INTO {key} (queue, unique_key, job_id) SELECT u.queue, u.unique_key, u.id FROM ` + keys),
-		heldKeys: e.render(`SELECT u.id, k.job_id FROM ` + keys + `
-STRAIGHT_JOIN {key} AS k FORCE INDEX (PRIMARY) ON k.queue = CAST(u.queue AS BINARY) AND k.unique_key = CAST(u.unique_key AS BINARY)
-LOCK IN SHARE MODE`),
-		nameKeys: e.render(`UPDATE JSON_TABLE(?, '$[*]' COLUMNS (placeholder BIGINT PATH '$[0]', id BIGINT PATH '$[1]')) AS u
-STRAIGHT_JOIN {key} AS k FORCE INDEX (by_job) ON k.job_id = u.placeholder
-SET k.job_id = u.id`),
+		takeKeys: e.render(`INSERT IGNORE INTO {key} (queue, unique_key, job_id) SELECT u.queue, u.unique_key, u.id FROM ` + uniqueKeys),
+		heldKeys: e.render(`SELECT u.id, k.job_id FROM ` + byKey + ` LOCK IN SHARE MODE`),
+		nameKeys: e.render(`UPDATE ` + byKey + ` SET k.job_id = u.id`),
 	}
 	for i, n := range insertRows {
 		t.rows[i] = e.render(insertHead + insertRow + strings.Repeat(`, `+insertRow, n-1))
@@ -234,11 +236,11 @@ func (e *engine) storeKeyed(ctx context.Context, s *dialect.Session, rows []dial
 	})
 	// Negative, as no job's id is.
 	placeholder := -1 - rand.Int64N(math.MaxInt64/2)
-	wanted := make([][3]any, len(order))
+	wanted := make([]uniqueKey, len(order))
 	for n, i := range order {
-		wanted[n] = [3]any{rows[i].Queue, rows[i].UniqueKey, placeholder - int64(i)}
+		wanted[n] = uniqueKey{rows[i].Queue, rows[i].UniqueKey, placeholder - int64(i)}
 	}
-	list, err := json.Marshal(wanted)
+	list, err := keyText(wanted)
 	if err != nil {
 		return err
 	}
@@ -270,11 +272,13 @@ func (e *engine) storeKeyed(ctx context.Context, s *dialect.Session, rows []dial
 	if err := e.store(ctx, s, fresh, now, stored); err != nil {
 		return err
 	}
-	var names keyList
 	for n, i := range at {
 		out[i] = stored[n]
-		if rows[i].UniqueKey != "" {
-			names.add(placeholder-int64(i), out[i].ID)
+	}
+	var names []uniqueKey
+	for _, i := range order {
+		if !out[i].Duplicate {
+			names = append(names, uniqueKey{rows[i].Queue, rows[i].UniqueKey, out[i].ID})
 		}
 	}
 	for i, r := range rows {
@@ -282,15 +286,34 @@ func (e *engine) storeKeyed(ctx context.Context, s *dialect.Session, rows []dial
 			out[i] = dialect.Inserted{ID: out[holder].ID, Duplicate: true}
 		}
 	}
-	if names.n == 0 {
+	if len(names) == 0 {
 		return nil
 	}
-	_, err = s.ExecHot(ctx, e.insert.nameKeys, names.String())
+	if list, err = keyText(names); err != nil {
+		return err
+	}
+	_, err = s.ExecHot(ctx, e.insert.nameKeys, list)
 	return err
 }
 
+// A uniqueKey and the job that holds it.
+type uniqueKey struct {
+	queue, key string
+	id         int64
+}
+
+// keyText is the parameter of uniqueKeys.
+func keyText(keys []uniqueKey) (string, error) {
+	list := make([][3]any, len(keys))
+	for i, k := range keys {
+		list[i] = [3]any{k.queue, k.key, k.id}
+	}
+	text, err := json.Marshal(list)
+	return string(text), err
+}
+
 // findHolders answers the rows whose keys other jobs hold.
-func (e *engine) findHolders(ctx context.Context, s *dialect.Session, list []byte, placeholder int64, out []dialect.Inserted) error {
+func (e *engine) findHolders(ctx context.Context, s *dialect.Session, list string, placeholder int64, out []dialect.Inserted) error {
 	held, err := s.QueryHot(ctx, e.insert.heldKeys, list)
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ const archiveColumns = `id, finished_at, created_at, state, priority, attempt, m
   lease_ms, queue, kind, unique_key, headers, errors, payload`
 
 func (e *engine) settleTexts() settleTexts {
-	mine := e.render(`SELECT j.run_at, j.id FROM ` + keys + ` WHERE j.token = ?`)
+	mine := e.render(`SELECT j.run_at, j.id, j.unique_key FROM ` + keys + ` WHERE j.token = ?`)
 	return settleTexts{
 		delete:    e.render(`DELETE j FROM ` + keys + ` WHERE j.token = ?`),
 		deleteOne: e.render(`DELETE FROM {job} WHERE lane = ? AND run_at = ? AND id = ? AND token = ?`),
@@ -39,8 +39,7 @@ func (e *engine) settleTexts() settleTexts {
 		mine:         mine + ` FOR UPDATE`,
 		mineUnlocked: mine + ` FOR UPDATE SKIP LOCKED`,
 		held:         mine,
-		freeKeys: e.render(`DELETE k FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS u
-STRAIGHT_JOIN {key} AS k FORCE INDEX (by_job) ON k.job_id = u.id`),
+		freeKeys:     e.render(`DELETE k FROM ` + byKey + ` WHERE k.job_id = u.id`),
 
 		// Read apart, as the lane's row must not be locked in a caller's transaction.
 		laneOf: e.render(`SELECT queue, priority FROM {lane} WHERE lane = ?`),
@@ -63,7 +62,8 @@ type settling struct {
 	lane    int32
 	token   int64
 	verdict dialect.Verdict
-	at      []int // positions, in the order of the keys
+	at      []int       // positions, in the order of the keys
+	keys    []uniqueKey // that go with them, once they are found; the queue is not known
 }
 
 func settlings(all []dialect.Settlement) []*settling {
@@ -144,7 +144,7 @@ func (e *engine) deleteOne(ctx context.Context, s *dialect.Session, one dialect.
 
 func (e *engine) deleteAll(ctx context.Context, s *dialect.Session, all []dialect.Settlement, groups []*settling) error {
 	for _, g := range groups {
-		n, err := change(ctx, s, e.settle.delete, g.keys(all).String(), g.lane, g.token)
+		n, err := change(ctx, s, e.settle.delete, g.list(all).String(), g.lane, g.token)
 		if err != nil {
 			return err
 		}
@@ -163,7 +163,7 @@ func change(ctx context.Context, s *dialect.Session, text string, args ...any) (
 	return result.RowsAffected()
 }
 
-func (g *settling) keys(all []dialect.Settlement) *keyList {
+func (g *settling) list(all []dialect.Settlement) *keyList {
 	var k keyList
 	for _, i := range g.at {
 		k.add(all[i].RunAt, all[i].ID&seqMask)
@@ -196,20 +196,23 @@ func (e *engine) settleGroup(ctx context.Context, s *dialect.Session, all []dial
 		return e.judge(ctx, s, e.settle.extend, all, mine)
 	case dialect.Return:
 		return e.judge(ctx, s, e.settle.giveBack, all, mine)
-	case dialect.Archive:
+	}
+	if g.verdict == dialect.Archive || len(mine.keys) > 0 {
 		var queue string
 		var priority int
 		if err := scanRow(ctx, s, e.settle.laneOf, []any{max(g.lane, -g.lane)}, &queue, &priority); err != nil {
 			return err
 		}
-		if err := e.judge(ctx, s, e.settle.archive, all, mine, priority, queue); err != nil {
+		if g.verdict == dialect.Archive {
+			if err := e.judge(ctx, s, e.settle.archive, all, mine, priority, queue); err != nil {
+				return err
+			}
+		}
+		if err := e.freeKeys(ctx, s, mine.keys, queue); err != nil {
 			return err
 		}
 	}
-	if err := e.freeKeys(ctx, s, all, mine); err != nil {
-		return err
-	}
-	_, err = s.ExecHot(ctx, e.settle.delete, mine.keys(all).String(), g.lane, g.token)
+	_, err = s.ExecHot(ctx, e.settle.delete, mine.list(all).String(), g.lane, g.token)
 	return err
 }
 
@@ -221,7 +224,7 @@ func (e *engine) answer(ctx context.Context, s *dialect.Session, text string, al
 	for _, i := range g.at {
 		at[key{all[i].RunAt, all[i].ID & seqMask}] = i
 	}
-	rows, err := s.QueryHot(ctx, text, g.keys(all).String(), g.lane, g.token)
+	rows, err := s.QueryHot(ctx, text, g.list(all).String(), g.lane, g.token)
 	if err != nil {
 		return nil, err
 	}
@@ -229,11 +232,16 @@ func (e *engine) answer(ctx context.Context, s *dialect.Session, text string, al
 	found := &settling{lane: g.lane, token: g.token, verdict: g.verdict}
 	for rows.Next() {
 		var k key
-		if err := rows.Scan(&k.runAt, &k.id); err != nil {
+		var unique string
+		if err := rows.Scan(&k.runAt, &k.id, &unique); err != nil {
 			return nil, err
 		}
-		out[at[k]] = as
-		found.at = append(found.at, at[k])
+		i := at[k]
+		out[i] = as
+		found.at = append(found.at, i)
+		if unique != "" {
+			found.keys = append(found.keys, uniqueKey{key: unique, id: all[i].ID})
+		}
 	}
 	return found, rows.Err()
 }
@@ -249,23 +257,20 @@ func (e *engine) judge(ctx context.Context, s *dialect.Session, text string, all
 	if err != nil {
 		return err
 	}
-	_, err = s.ExecHot(ctx, text, append(before, list, g.lane)...)
+	_, err = s.ExecHot(ctx, text, append(before, string(list), g.lane)...)
 	return err
 }
 
 // freeKeys frees the unique keys of jobs that end.
-func (e *engine) freeKeys(ctx context.Context, s *dialect.Session, all []dialect.Settlement, g *settling) error {
-	var ids []int64
-	for _, i := range g.at {
-		if all[i].Keyed {
-			ids = append(ids, all[i].ID)
-		}
-	}
-	if len(ids) == 0 {
+func (e *engine) freeKeys(ctx context.Context, s *dialect.Session, keys []uniqueKey, queue string) error {
+	if len(keys) == 0 {
 		return nil
 	}
-	slices.Sort(ids)
-	list, err := json.Marshal(ids)
+	slices.SortFunc(keys, func(a, b uniqueKey) int { return cmp.Compare(a.key, b.key) })
+	for i := range keys {
+		keys[i].queue = queue
+	}
+	list, err := keyText(keys)
 	if err != nil {
 		return err
 	}
