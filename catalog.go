@@ -1,8 +1,10 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -177,39 +179,72 @@ func (q *Queue) readCatalog(ctx context.Context, s *dialect.Session, known *cata
 	return next, nil
 }
 
-// ensureLane returns the lane of a key, and creates it if need be. What is
-// created here is not cached here: the session may be a transaction that rolls
-// back. The next reading of the catalog finds it once it is committed.
-func (q *Queue) ensureLane(ctx context.Context, s *dialect.Session, key laneKey) (int32, error) {
-	params := dialect.Params{"queue": key.queue, "priority": key.priority, "shard": key.shard}
-	for created := false; ; created = true {
-		var rows []dialect.LaneRow
-		text := q.texts.FindLane
-		if created {
-			text = q.texts.FindNewLane
-		}
-		if err := s.Select(ctx, &rows, text, params); err != nil {
-			return 0, err
-		}
-		if len(rows) > 0 {
-			if created && !s.InTx() {
-				q.catalog.expire()
-			}
-			return rows[0].Lane, nil
-		}
-		if created {
-			return 0, errLaneUnseen
-		}
-		// In a transaction, as the server's default isolation may be another.
-		err := s.Atomic(ctx, func(s *dialect.Session) error {
-			_, err := s.Run(ctx, q.texts.AddLane, params)
-			return err
-		})
-		if commit := (*dialect.CommitError)(nil); errors.As(err, &commit) {
-			err = commit.Err // of the lane: what the caller wants stored is not under way yet
-		}
+// ensureLanes returns the lanes of some keys, and creates those that are not
+// there, in one transaction. What is created here is not cached here: the session
+// may be a transaction that rolls back. The next reading of the catalog finds it
+// once it is committed.
+func (q *Queue) ensureLanes(ctx context.Context, s *dialect.Session, keys []laneKey) (map[laneKey]int32, error) {
+	// In their order, so that two transactions cannot wait for each other.
+	slices.SortFunc(keys, func(a, b laneKey) int {
+		return cmp.Or(cmp.Compare(a.queue, b.queue), cmp.Compare(a.priority, b.priority), cmp.Compare(a.shard, b.shard))
+	})
+	keys = slices.Compact(keys)
+	lanes := make(map[laneKey]int32, len(keys))
+	var missing []laneKey
+	for _, key := range keys {
+		lane, ok, err := q.findLane(ctx, s, q.texts.FindLane, key)
 		if err != nil {
-			return 0, err
+			return nil, err
+		}
+		if lanes[key] = lane; !ok {
+			missing = append(missing, key)
 		}
 	}
+	if len(missing) == 0 {
+		return lanes, nil
+	}
+	err := s.Atomic(ctx, func(s *dialect.Session) error {
+		for _, key := range missing {
+			if _, err := s.Run(ctx, q.texts.AddLane, key.params()); err != nil {
+				return err
+			}
+			lane, ok, err := q.findLane(ctx, s, q.texts.FindNewLane, key)
+			if err == nil && !ok {
+				err = errLaneUnseen
+			}
+			if err != nil {
+				return err
+			}
+			lanes[key] = lane
+		}
+		return nil
+	})
+	if commit := (*dialect.CommitError)(nil); errors.As(err, &commit) {
+		err = commit.Err // of the lanes: what the caller wants stored is not under way yet
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !s.InTx() {
+		q.catalog.expire()
+	}
+	return lanes, nil
+}
+
+// ensureLane is ensureLanes of one key.
+func (q *Queue) ensureLane(ctx context.Context, s *dialect.Session, key laneKey) (int32, error) {
+	lanes, err := q.ensureLanes(ctx, s, []laneKey{key})
+	return lanes[key], err
+}
+
+func (k laneKey) params() dialect.Params {
+	return dialect.Params{"queue": k.queue, "priority": k.priority, "shard": k.shard}
+}
+
+func (q *Queue) findLane(ctx context.Context, s *dialect.Session, text string, key laneKey) (lane int32, ok bool, err error) {
+	var rows []dialect.LaneRow
+	if err := s.Select(ctx, &rows, text, key.params()); err != nil || len(rows) == 0 {
+		return 0, false, err
+	}
+	return rows[0].Lane, true, nil
 }

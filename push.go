@@ -271,23 +271,28 @@ func (q *Queue) assignLanes(ctx context.Context, s *dialect.Session, p *push) er
 	if err != nil {
 		return err
 	}
-	created := map[laneKey]int32{}
-	for i := range p.rows {
-		r := &p.rows[i]
+	var missing []laneKey
+	keys := make([]laneKey, len(p.rows))
+	for i, r := range p.rows {
 		shards := q.shards(c, r.Queue)
 		run := (len(p.rows) + shards - 1) / shards
-		key := laneKey{r.Queue, p.priorities[i], (p.turn + i/run) % shards}
-		lane, ok := created[key]
-		if !ok && !p.distrust {
-			lane, ok = c.byKey[key]
+		keys[i] = laneKey{r.Queue, p.priorities[i], (p.turn + i/run) % shards}
+		lane, ok := c.byKey[keys[i]]
+		if p.rows[i].Lane = lane; !ok || p.distrust {
+			missing = append(missing, keys[i])
 		}
-		if !ok {
-			if lane, err = q.ensureLane(ctx, s, key); err != nil {
-				return err
-			}
-			created[key] = lane
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	lanes, err := q.ensureLanes(ctx, s, missing)
+	if err != nil {
+		return err
+	}
+	for i, key := range keys {
+		if lane, ok := lanes[key]; ok {
+			p.rows[i].Lane = lane
 		}
-		r.Lane = lane
 	}
 	return nil
 }

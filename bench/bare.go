@@ -23,7 +23,7 @@ import (
 // pops, retrying, answering each job for itself.
 //
 // The statements are not copied here: texts and arguments are recorded while the
-// library pops and acks a job on the same tables, and only what changes from
+// library pops and acks jobs on the same tables, and only what changes from
 // batch to batch is put in anew.
 func (l Loop) RunBare(ctx context.Context, t Target, db *sql.DB) (Result, error) {
 	if t.Engine.bare == nil {
@@ -93,20 +93,22 @@ func (b *bareLoop) record(ctx context.Context, t Target) error {
 	texts := engine.Statements()
 	besides := map[string]bool{texts.CatalogState: true, texts.Lanes: true, texts.Queues: true}
 	for range 2 {
-		if _, err := q.Push(ctx, queue.NewJob{Queue: name, Kind: Kind}); err != nil {
+		// Two jobs, as one alone may be acked in another way than many.
+		job := queue.NewJob{Queue: name, Kind: Kind}
+		if _, err := q.PushMany(ctx, []queue.NewJob{job, job}, nil); err != nil {
 			return err
 		}
 		rec.reset()
-		jobs, err := q.Pop(ctx, 1, &queue.PopOptions{Queues: []string{name}})
+		jobs, err := q.Pop(ctx, 2, &queue.PopOptions{Queues: []string{name}})
 		if err != nil {
 			return err
 		}
-		if len(jobs) != 1 {
-			return errors.New("bench: the job that was pushed for the record is not found")
+		if len(jobs) != 2 {
+			return errors.New("bench: the jobs that were pushed for the record are not found")
 		}
 		b.claim = rec.since(besides)
 		rec.reset()
-		if err := q.Ack(ctx, jobs[0]); err != nil {
+		if err := q.Ack(ctx, jobs...); err != nil {
 			return err
 		}
 		b.ack = rec.since(besides)

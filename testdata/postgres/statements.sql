@@ -52,6 +52,10 @@ ON CONFLICT (queue, priority, shard) DO NOTHING;
 SELECT lane, queue, priority, shard, cursor_id FROM "public"."queue_lane"
 WHERE queue = :queue AND priority = :priority AND shard = :shard;
 
+-- FindNewLane
+SELECT lane, queue, priority, shard, cursor_id FROM "public"."queue_lane"
+WHERE queue = :queue AND priority = :priority AND shard = :shard;
+
 -- AddQueue
 INSERT INTO "public"."queue_queue" (name) VALUES (:name) ON CONFLICT (name) DO NOTHING;
 
@@ -191,7 +195,7 @@ DELETE FROM "public"."queue_key" WHERE queue = :queue AND key = :key AND job_id 
 INSERT INTO "public"."queue_key" (queue, key, job_id) VALUES (:queue, :key, :id) ON CONFLICT (queue, key) DO NOTHING;
 
 -- NodeJobs
-SELECT lane, id, token, attempt FROM "public"."queue_job"
+SELECT lane, coalesce("public"."queue_micros_1"(run_at), 0) AS run_at, id, token, attempt FROM "public"."queue_job"
 WHERE (lane, id) > (CAST(:after_lane AS integer), CAST(:after_id AS bigint))
   AND node = :node AND lease_until > statement_timestamp()
 ORDER BY lane, id LIMIT :limit;
