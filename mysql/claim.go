@@ -155,8 +155,8 @@ type hit struct {
 	runAt, id int64
 }
 
-// probe returns the server's time and the steps that have something to do.
-func (e *engine) probe(ctx context.Context, s *dialect.Session, steps []dialect.Step) (now int64, hits []hit, err error) {
+// probeText is the probe of some steps.
+func (e *engine) probeText(steps []dialect.Step) string {
 	var text strings.Builder
 	text.WriteString(e.claim.probeNow)
 	for i, step := range steps {
@@ -175,7 +175,12 @@ func (e *engine) probe(ctx context.Context, s *dialect.Session, steps []dialect.
 		text.WriteString("\nUNION ALL\n")
 		fmt.Fprintf(&text, part, i, lane, seqOf(step), step.FromAt)
 	}
-	rows, err := s.Query(ctx, text.String())
+	return text.String()
+}
+
+// probe returns the server's time and the steps that have something to do.
+func (e *engine) probe(ctx context.Context, s *dialect.Session, steps []dialect.Step) (now int64, hits []hit, err error) {
+	rows, err := s.Query(ctx, e.probeText(steps))
 	if err != nil {
 		return 0, nil, err
 	}

@@ -126,5 +126,3 @@ func refusals(tb testing.TB, db *sql.DB) map[dialect.Class]error {
 	}
 	return out
 }
-
-func TestMain(m *testing.M) { testserver.Main(m) }

@@ -3,6 +3,7 @@ package mysql
 import (
 	"database/sql"
 	"fmt"
+	"strings"
 
 	"github.com/jmoiron/sqlx"
 
@@ -29,13 +30,30 @@ const (
 
 	findLane = `SELECT lane, queue, priority, shard, cursor_id FROM {lane}
 WHERE queue = :queue AND priority = :priority AND shard = :shard`
-
-	// Rows behind the primary key (:after_lane, :after_run_at, :after_id), in three
-	// ranges of it; a comparison of the three as a row would be none.
-	behind = `(j.lane > :after_lane
-  OR j.lane = :after_lane AND j.run_at > :after_run_at
-  OR j.lane = :after_lane AND j.run_at = :after_run_at AND j.id > :after_id & 8796093022207)`
 )
+
+// walkLive returns a statement that walks live jobs in the order of the primary key,
+// after (:after_lane, :after_run_at, :after_id). It is in three parts, each one
+// range of the key: over several at once MariaDB would sort what it finds, and a
+// comparison of the three columns as a row is a range for neither server.
+func walkLive(columns, filter string) string {
+	const text = `SELECT {columns} FROM (
+  (SELECT j.lane, j.run_at, j.id FROM {job} AS j FORCE INDEX (PRIMARY)
+    WHERE j.lane = :after_lane AND j.run_at = :after_run_at AND j.id > :after_id & 8796093022207 AND {filter}
+    ORDER BY j.id LIMIT :limit)
+  UNION ALL
+  (SELECT j.lane, j.run_at, j.id FROM {job} AS j FORCE INDEX (PRIMARY)
+    WHERE j.lane = :after_lane AND j.run_at > :after_run_at AND {filter}
+    ORDER BY j.run_at, j.id LIMIT :limit)
+  UNION ALL
+  (SELECT j.lane, j.run_at, j.id FROM {job} AS j FORCE INDEX (PRIMARY)
+    WHERE j.lane > :after_lane AND {filter}
+    ORDER BY j.lane, j.run_at, j.id LIMIT :limit)
+  ORDER BY lane, run_at, id LIMIT :limit) AS p
+STRAIGHT_JOIN {job} AS j FORCE INDEX (PRIMARY) ON j.lane = p.lane AND j.run_at = p.run_at AND j.id = p.id
+ORDER BY p.lane, p.run_at, p.id`
+	return strings.NewReplacer("{columns}", columns, "{filter}", filter).Replace(text)
+}
 
 func (e *engine) allStatements() dialect.Statements {
 	render := e.render
@@ -83,10 +101,8 @@ WHERE o.first_at <= {now}`),
 		FindLocked: render(find + ` FOR UPDATE SKIP LOCKED`),
 		FindArchived: render(`SELECT ` + archivedColumns + ` FROM {archive} AS a
 WHERE a.id = :id ORDER BY a.finished_at DESC LIMIT 1`),
-		Page: render(`SELECT ` + liveColumns + ` FROM {job} AS j FORCE INDEX (PRIMARY)
-WHERE ` + behind + `
-  AND j.lane BETWEEN :lane_from AND :lane_to AND (:state = '' OR ` + jobState + ` = :state) AND (:kind = '' OR j.kind = :kind)
-ORDER BY j.lane, j.run_at, j.id LIMIT :limit`),
+		Page: render(walkLive(liveColumns,
+			`j.lane BETWEEN :lane_from AND :lane_to AND (:state = '' OR `+jobState+` = :state) AND (:kind = '' OR j.kind = :kind)`)),
 		PageArchive: render(`SELECT ` + archivedColumns + ` FROM {archive} AS a FORCE INDEX (PRIMARY)
 WHERE (a.id > :after_id OR a.id = :after_id AND a.finished_at > :after_at)
   AND (:queue = '' OR a.queue = :queue) AND (:state = 0 OR a.state = :state) AND (:kind = '' OR a.kind = :kind)
@@ -117,9 +133,7 @@ WHERE j.id = :id & 8796093022207 AND j.born = :id >> 43 AND j.lane = :lane`),
 		FreeKey: render(`DELETE FROM {key} WHERE queue = :queue AND unique_key = :key AND job_id = :id`),
 		TakeKey: render(`INSERT IGNORE INTO {key} (queue, unique_key, job_id) VALUES (:queue, :key, :id)`),
 
-		NodeJobs: render(`SELECT j.lane, j.run_at, (j.born << 43) + j.id AS id, j.token, j.attempt FROM {job} AS j FORCE INDEX (PRIMARY)
-WHERE ` + behind + ` AND j.node = :node AND j.lease_until > {now}
-ORDER BY j.lane, j.run_at, j.id LIMIT :limit`),
+		NodeJobs: render(walkLive(`j.lane, j.run_at, (j.born << 43) + j.id AS id, j.token, j.attempt`, `j.node = :node AND j.lease_until > {now}`)),
 
 		LockDead: render(`SELECT ` + archivedColumns + ` FROM {archive} AS a FORCE INDEX (by_state)
 WHERE a.state = 2 AND (a.queue > :after_queue

@@ -268,12 +268,21 @@ SELECT j.lane, (j.born << 43) + j.id AS id, (SELECT l.queue FROM `queue_lane` AS
   (SELECT l.priority FROM `queue_lane` AS l WHERE l.lane = ABS(j.lane)) AS priority, j.kind, CASE WHEN j.lease_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'running' WHEN j.run_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'delayed' ELSE 'ready' END AS state,
   j.attempt, j.max_attempts, j.lease_ms, j.created_at, j.run_at, j.lease_until AS leased_until, 0 AS finished_at,
   COALESCE((SELECT n.name FROM `queue_node` AS n WHERE n.id = j.node), '') AS node,
-  j.unique_key, COALESCE(j.headers, '') AS headers, COALESCE(j.errors, '') AS errors, j.payload FROM `queue_job` AS j FORCE INDEX (PRIMARY)
-WHERE (j.lane > :after_lane
-  OR j.lane = :after_lane AND j.run_at > :after_run_at
-  OR j.lane = :after_lane AND j.run_at = :after_run_at AND j.id > :after_id & 8796093022207)
-  AND j.lane BETWEEN :lane_from AND :lane_to AND (:state = '' OR CASE WHEN j.lease_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'running' WHEN j.run_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'delayed' ELSE 'ready' END = :state) AND (:kind = '' OR j.kind = :kind)
-ORDER BY j.lane, j.run_at, j.id LIMIT :limit;
+  j.unique_key, COALESCE(j.headers, '') AS headers, COALESCE(j.errors, '') AS errors, j.payload FROM (
+  (SELECT j.lane, j.run_at, j.id FROM `queue_job` AS j FORCE INDEX (PRIMARY)
+    WHERE j.lane = :after_lane AND j.run_at = :after_run_at AND j.id > :after_id & 8796093022207 AND j.lane BETWEEN :lane_from AND :lane_to AND (:state = '' OR CASE WHEN j.lease_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'running' WHEN j.run_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'delayed' ELSE 'ready' END = :state) AND (:kind = '' OR j.kind = :kind)
+    ORDER BY j.id LIMIT :limit)
+  UNION ALL
+  (SELECT j.lane, j.run_at, j.id FROM `queue_job` AS j FORCE INDEX (PRIMARY)
+    WHERE j.lane = :after_lane AND j.run_at > :after_run_at AND j.lane BETWEEN :lane_from AND :lane_to AND (:state = '' OR CASE WHEN j.lease_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'running' WHEN j.run_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'delayed' ELSE 'ready' END = :state) AND (:kind = '' OR j.kind = :kind)
+    ORDER BY j.run_at, j.id LIMIT :limit)
+  UNION ALL
+  (SELECT j.lane, j.run_at, j.id FROM `queue_job` AS j FORCE INDEX (PRIMARY)
+    WHERE j.lane > :after_lane AND j.lane BETWEEN :lane_from AND :lane_to AND (:state = '' OR CASE WHEN j.lease_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'running' WHEN j.run_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'delayed' ELSE 'ready' END = :state) AND (:kind = '' OR j.kind = :kind)
+    ORDER BY j.lane, j.run_at, j.id LIMIT :limit)
+  ORDER BY lane, run_at, id LIMIT :limit) AS p
+STRAIGHT_JOIN `queue_job` AS j FORCE INDEX (PRIMARY) ON j.lane = p.lane AND j.run_at = p.run_at AND j.id = p.id
+ORDER BY p.lane, p.run_at, p.id;
 
 -- PageArchive
 SELECT 0 AS lane, a.id, a.queue, a.priority, a.kind,
@@ -327,11 +336,21 @@ DELETE FROM `queue_key` WHERE queue = :queue AND unique_key = :key AND job_id = 
 INSERT IGNORE INTO `queue_key` (queue, unique_key, job_id) VALUES (:queue, :key, :id);
 
 -- NodeJobs
-SELECT j.lane, j.run_at, (j.born << 43) + j.id AS id, j.token, j.attempt FROM `queue_job` AS j FORCE INDEX (PRIMARY)
-WHERE (j.lane > :after_lane
-  OR j.lane = :after_lane AND j.run_at > :after_run_at
-  OR j.lane = :after_lane AND j.run_at = :after_run_at AND j.id > :after_id & 8796093022207) AND j.node = :node AND j.lease_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-ORDER BY j.lane, j.run_at, j.id LIMIT :limit;
+SELECT j.lane, j.run_at, (j.born << 43) + j.id AS id, j.token, j.attempt FROM (
+  (SELECT j.lane, j.run_at, j.id FROM `queue_job` AS j FORCE INDEX (PRIMARY)
+    WHERE j.lane = :after_lane AND j.run_at = :after_run_at AND j.id > :after_id & 8796093022207 AND j.node = :node AND j.lease_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+    ORDER BY j.id LIMIT :limit)
+  UNION ALL
+  (SELECT j.lane, j.run_at, j.id FROM `queue_job` AS j FORCE INDEX (PRIMARY)
+    WHERE j.lane = :after_lane AND j.run_at > :after_run_at AND j.node = :node AND j.lease_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+    ORDER BY j.run_at, j.id LIMIT :limit)
+  UNION ALL
+  (SELECT j.lane, j.run_at, j.id FROM `queue_job` AS j FORCE INDEX (PRIMARY)
+    WHERE j.lane > :after_lane AND j.node = :node AND j.lease_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+    ORDER BY j.lane, j.run_at, j.id LIMIT :limit)
+  ORDER BY lane, run_at, id LIMIT :limit) AS p
+STRAIGHT_JOIN `queue_job` AS j FORCE INDEX (PRIMARY) ON j.lane = p.lane AND j.run_at = p.run_at AND j.id = p.id
+ORDER BY p.lane, p.run_at, p.id;
 
 -- LockDead
 SELECT 0 AS lane, a.id, a.queue, a.priority, a.kind,
