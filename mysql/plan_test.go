@@ -16,15 +16,22 @@ import (
 	"github.com/sqlqueue/queue/internal/testserver"
 )
 
+// A sqlDB is a pool and where it leads.
+type sqlDB struct {
+	*sql.DB
+	dsn string
+}
+
 // families runs a test on each.
-func families(t *testing.T, run func(t *testing.T, maria bool, db *sql.DB, q *queue.Queue)) {
+func families(t *testing.T, run func(t *testing.T, maria bool, db *sqlDB, q *queue.Queue)) {
 	for _, f := range []struct {
 		name   string
 		server func(testing.TB) *testserver.Server
 	}{{"MySQL", testserver.MySQL}, {"MariaDB", testserver.MariaDB}} {
 		t.Run(f.name, func(t *testing.T) {
-			db := openDB(t, f.server(t).NewDatabase(t))
-			q, err := queue.New(db, Dialect{}, nil)
+			dsn := f.server(t).NewDatabase(t)
+			db := &sqlDB{openDB(t, dsn), dsn}
+			q, err := queue.New(db.DB, Dialect{}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +62,7 @@ var namedParam = regexp.MustCompile(`:[a-z_]+`)
 // TestPlans reads the plan of every statement over a table with rows, without
 // statistics: none scans or sorts the live table, each uses the index it names.
 func TestPlans(t *testing.T) {
-	families(t, func(t *testing.T, maria bool, db *sql.DB, q *queue.Queue) {
+	families(t, func(t *testing.T, maria bool, db *sqlDB, q *queue.Queue) {
 		fill(t, q, 2000)
 		e, texts := rendered(t, dialect.Namespace{})
 		for i, step := range []dialect.Step{{Lane: 1, FromID: 5}, {Lane: 1, Due: true}, {Lane: 1, Recheck: true, FromID: 9}, {Lane: 1, Only: true, FromID: 7}} {
@@ -108,7 +115,7 @@ func TestPlans(t *testing.T) {
 }
 
 // plan is what EXPLAIN says, a map for each row.
-func plan(t *testing.T, db *sql.DB, text string, args ...any) []map[string]string {
+func plan(t *testing.T, db *sqlDB, text string, args ...any) []map[string]string {
 	t.Helper()
 	rows, err := db.Query(text, args...)
 	if err != nil {
@@ -156,7 +163,7 @@ func fill(t *testing.T, q *queue.Queue, n int) []queue.Pushed {
 // TestLocks counts the rows that claims and acks lock: those that they take, and
 // no gap, also where the session's default isolation would lock some.
 func TestLocks(t *testing.T) {
-	families(t, func(t *testing.T, maria bool, db *sql.DB, q *queue.Queue) {
+	families(t, func(t *testing.T, maria bool, db *sqlDB, q *queue.Queue) {
 		ctx := t.Context()
 		fill(t, q, 1000)
 		jobs, err := q.Pop(ctx, 300, nil) // leased, so that the next claim has to pass over them
@@ -206,7 +213,7 @@ func TestLocks(t *testing.T) {
 
 var errUndo = fmt.Errorf("undo")
 
-func tokenOf(t *testing.T, db *sql.DB, id int64) (token int64) {
+func tokenOf(t *testing.T, db *sqlDB, id int64) (token int64) {
 	t.Helper()
 	if err := db.QueryRow(`SELECT token FROM queue_job WHERE id = ?`, id&seqMask).Scan(&token); err != nil {
 		t.Fatal(err)

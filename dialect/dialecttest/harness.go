@@ -45,6 +45,10 @@ type Engine struct {
 	// every other writer of the database.
 	OneWriter bool
 
+	// Only, if set, says which cases to run, by name: for a variant of an engine
+	// that differs in one thing.
+	Only func(name string) bool
+
 	// MaxConns is what the suite sets as the pool's limit where a test does not
 	// care. 0: 16.
 	MaxConns int
@@ -102,6 +106,9 @@ func Run(t *testing.T, e Engine) {
 		e.MaxConns = 16
 	}
 	for _, c := range cases {
+		if e.Only != nil && !e.Only(c.name) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			if c.parallel {
 				t.Parallel()
