@@ -99,10 +99,26 @@ func plan(t *testing.T, db *sql.DB, text string) []string {
 	return out
 }
 
-func TestPrintPlans(t *testing.T) {
+// TestPlans: no statement reads the whole live table, and no claim sorts.
+func TestPlans(t *testing.T) {
 	e := testEngine(t)
 	db, _ := testDatabase(t, e)
+	read := 0
 	for name, text := range allTexts(e) {
-		t.Log(name, "\n    ", strings.Join(plan(t, db, text), "\n     "))
+		if text == "" || !strings.Contains(text, "queue_job") {
+			continue
+		}
+		read++
+		for _, step := range plan(t, db, text) {
+			if step == "SCAN j" || step == "SCAN queue_job" || strings.HasPrefix(step, "SCAN j ") || strings.HasPrefix(step, "SCAN queue_job ") {
+				t.Errorf("%s reads the whole live table: %s\n%s", name, step, text)
+			}
+			if strings.HasPrefix(name, "claim.") && strings.Contains(step, "TEMP B-TREE") {
+				t.Errorf("%s sorts: %s\n%s", name, step, text)
+			}
+		}
+	}
+	if read < 20 {
+		t.Errorf("%d statements were looked at", read)
 	}
 }

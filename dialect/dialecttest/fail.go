@@ -166,7 +166,7 @@ func failDead(t *testing.T, e Engine) {
 		queue.NewJob{Queue: "q", Kind: "k", MaxAttempts: 2, Payload: []byte("twice")},
 		queue.NewJob{Queue: "q", Kind: "k", Payload: []byte("for good")},
 	)
-	got := byID(f.pop(3))
+	got := inOrder(pushed, f.pop(3))
 	before := f.now()
 	f.must(f.q.Fail(f.ctx, got[0], errBoom, &queue.FailOptions{RetryIn: time.Hour}))
 	after := f.now()

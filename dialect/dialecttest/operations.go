@@ -97,6 +97,7 @@ func pushOp(n int, name string, opts *queue.PushOptions) func(*fixture, string) 
 		for i := range batch {
 			batch[i] = queue.NewJob{Queue: name, Kind: mark, Priority: i % 2}
 		}
+		opts := opts // this run's own: cases run beside one another
 		if opts != nil {
 			opts = &queue.PushOptions{PushID: mark}
 		}

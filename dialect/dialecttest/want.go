@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sqlqueue/queue"
+	"github.com/sqlqueue/queue/dialect"
 )
 
 const (
@@ -174,6 +175,27 @@ func (f *fixture) popSoon(q *queue.Queue, n int) []*queue.Job {
 func byID(jobs []*queue.Job) []*queue.Job {
 	slices.SortFunc(jobs, func(a, b *queue.Job) int { return cmp.Compare(a.ID, b.ID) })
 	return jobs
+}
+
+// inOrder puts jobs into the order in which they were pushed.
+func inOrder(pushed []queue.Pushed, jobs []*queue.Job) []*queue.Job {
+	at := func(j *queue.Job) int {
+		return slices.IndexFunc(pushed, func(p queue.Pushed) bool { return p.ID == j.ID })
+	}
+	slices.SortFunc(jobs, func(a, b *queue.Job) int { return cmp.Compare(at(a), at(b)) })
+	return jobs
+}
+
+// transient reports that the database refused a transaction of the caller's for
+// a passing reason.
+func (f *fixture) transient(err error) bool {
+	f.Helper()
+	if err == nil {
+		return false
+	}
+	engine, openErr := f.e.Dialect.Open(dialect.Namespace{})
+	f.must(openErr)
+	return engine.Classify(err).Transient()
 }
 
 func ids(jobs []*queue.Job) []int64 {
