@@ -239,20 +239,21 @@ func TestPacket(t *testing.T) {
 // own transactions reaches a caller. The servers' settings are those of
 // internal/testserver.
 func TestDeadlocks(t *testing.T) {
-	consumers, jobs := 256, int64(20_000)
+	consumers, jobs := 256, int64(4_000)
 	if testing.Short() {
-		consumers, jobs = 64, 3_000
+		consumers, jobs = 64, 1_000
 	}
 	families(t, func(t *testing.T, maria bool, db *sqlDB, q *queue.Queue) {
-		db.SetMaxOpenConns(consumers)
-		db.SetMaxIdleConns(consumers)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
-		// Each a process of its own would be harder still: these share no claims.
+		// As many processes: they share no claims.
 		queues := make([]*queue.Queue, 16)
 		for i := range queues {
+			pool := openDB(t, db.dsn)
+			pool.SetMaxOpenConns(consumers / len(queues))
+			pool.SetMaxIdleConns(consumers / len(queues))
 			var err error
-			if queues[i], err = queue.New(db.DB, Dialect{}, nil); err != nil {
+			if queues[i], err = queue.New(pool, Dialect{}, nil); err != nil {
 				t.Fatal(err)
 			}
 			defer queues[i].Close()
