@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	driver "github.com/go-sql-driver/mysql"
 
@@ -276,7 +277,6 @@ func TestIsolation(t *testing.T) {
 			if err := db.QueryRow(`SELECT PS_CURRENT_THREAD_ID()`).Scan(&thread); err != nil {
 				t.Fatal(err)
 			}
-			seen := map[string]int{}
 			look := func(after string) {
 				rows, err := watch.Query(`SELECT isolation_level, access_mode, autocommit FROM performance_schema.events_transactions_history
 WHERE thread_id = ? AND isolation_level <> 'READ COMMITTED' AND number_of_savepoints >= 0 AND autocommit = 'NO'`, thread)
@@ -291,7 +291,6 @@ WHERE thread_id = ? AND isolation_level <> 'READ COMMITTED' AND number_of_savepo
 					}
 					t.Errorf("after %s: a transaction at %s, %s, autocommit %s", after, isolation, mode, auto)
 				}
-				seen[after]++
 			}
 			if _, err := watch.Exec(`TRUNCATE performance_schema.events_transactions_history`); err != nil {
 				t.Fatal(err)
@@ -303,21 +302,24 @@ WHERE thread_id = ? AND isolation_level <> 'READ COMMITTED' AND number_of_savepo
 				t.Fatal(len(jobs), err)
 			}
 			look("a pop")
-			for name, call := range map[string]func() error{
-				"ack of one":  func() error { return q.Ack(ctx, jobs[0]) },
-				"ack of many": func() error { return q.Ack(ctx, jobs[1:4]...) },
-				"fail":        func() error { return q.Fail(ctx, jobs[4], errUndo, nil) },
-				"dead":        func() error { return q.Fail(ctx, jobs[5], errUndo, &queue.FailOptions{Dead: true}) },
-				"extend":      func() error { return q.Extend(ctx, 1e9, jobs[6:]...) },
-				"release":     func() error { return q.Release(ctx, jobs[6:]...) },
-				"pause":       func() error { return q.Pause(ctx, "q") },
-				"purge":       func() error { _, err := q.Purge(ctx, queue.Purge{}); return err },
-				"redrive":     func() error { _, _, err := q.Redrive(ctx, queue.Redrive{}); return err },
+			for _, c := range []struct {
+				name string
+				call func() error
+			}{
+				{"an ack of one", func() error { return q.Ack(ctx, jobs[0]) }},
+				{"an ack of many", func() error { return q.Ack(ctx, jobs[1:4]...) }},
+				{"a failure", func() error { return q.Fail(ctx, jobs[4], errUndo, nil) }},
+				{"a death", func() error { return q.Fail(ctx, jobs[5], errUndo, &queue.FailOptions{Dead: true}) }},
+				{"an extension", func() error { return q.Extend(ctx, time.Minute, jobs[6:]...) }},
+				{"a release", func() error { return q.Release(ctx, jobs[6:]...) }},
+				{"a pause", func() error { return q.Pause(ctx, "q") }},
+				{"a redrive", func() error { _, _, err := q.Redrive(ctx, queue.Redrive{}); return err }},
+				{"a purge", func() error { _, err := q.Purge(ctx, queue.Purge{}); return err }},
 			} {
-				if err := call(); err != nil {
-					t.Fatalf("%s: %v", name, err)
+				if err := c.call(); err != nil {
+					t.Fatalf("%s: %v", c.name, err)
 				}
-				look(name)
+				look(c.name)
 			}
 		})
 	}
