@@ -218,6 +218,11 @@ func dropMySQLDatabase(ctx context.Context, dsn, name string) error {
 			return err
 		}
 		_, err := db.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
+		// MySQL 9.7 refuses now and then, for a text that it cannot convert, where a trigger was. Such a
+		// database stays until its server goes.
+		if refused := (*mysql.MySQLError)(nil); errors.As(err, &refused) && refused.Number == 3854 {
+			return nil
+		}
 		return err
 	})
 }
@@ -268,8 +273,10 @@ func (k *mysqlKind) prepare(ctx context.Context, d *daemon, server string, initi
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	data := "--datadir=" + filepath.Join(d.dir, "data")
+	// Of its own: a server of MariaDB that starts clears what it takes for its own from the directory.
+	tmp := "--tmpdir=" + d.dir
 	// No password: the server listens on the loopback address alone, and its data are tests'.
-	if err := d.run(ctx, append(initialise, data)...); err != nil {
+	if err := d.run(ctx, append(initialise, data, tmp)...); err != nil {
 		return err
 	}
 	port, err := freePort()
@@ -277,7 +284,7 @@ func (k *mysqlKind) prepare(ctx context.Context, d *daemon, server string, initi
 		return err
 	}
 	d.url = mysqlDSN("", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	d.args = slices.Concat([]string{server, "--no-defaults", data,
+	d.args = slices.Concat([]string{server, "--no-defaults", data, tmp,
 		"--bind-address=127.0.0.1", "--port=" + strconv.Itoa(port),
 		"--socket=" + filepath.Join(d.dir, "socket"), "--pid-file=" + filepath.Join(d.dir, "pid"),
 	}, mysqlSettings, k.settings)
