@@ -373,12 +373,16 @@ func (q *Queue) pushed(p *push, out []Pushed) {
 		return
 	}
 	n := int64(0)
+	var lanes []int32
 	for i, o := range out {
 		if !o.Duplicate {
 			n++
-			q.occupiedLanes.note(p.rows[i].Lane)
+			if lane := p.rows[i].Lane; len(lanes) == 0 || lanes[len(lanes)-1] != lane {
+				lanes = append(lanes, lane)
+			}
 		}
 	}
+	q.occupiedLanes.note(lanes...)
 	q.counters.pushed.Add(n)
 	q.backlog.add(p, out)
 }

@@ -180,7 +180,7 @@ func TestFileOfOnesOwn(t *testing.T) {
 
 func TestInterrupted(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("no signals")
+		t.Skip("on Windows a process cannot be sent an interrupt")
 	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "own.db")

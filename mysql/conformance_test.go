@@ -47,6 +47,9 @@ func engine(name string, shared, private func(testing.TB) *testserver.Server, is
 		OneBad: `CREATE TRIGGER one_bad BEFORE INSERT ON queue_job FOR EACH ROW SET NEW.max_attempts =
   IF(NEW.kind = X'626164' AND EXISTS (SELECT 1 FROM queue_job AS j WHERE j.kind = X'626164'), NULL, NEW.max_attempts)`,
 
+		LanesDeadlock: true,
+		// MariaDB's packets have 16 MiB by default.
+		MaxPayload:    16<<20 - 64<<10,
 		ScriptDSN:     func(dsn string) string { return with(dsn, func(c *driver.Config) { c.MultiStatements = true }) },
 		HostileDSNs:   func(dsn string) map[string]string { return hostileDSNs(dsn, isolation) },
 		HoldSnapshot:  holdSnapshot,

@@ -241,7 +241,7 @@ func TestPacket(t *testing.T) {
 func TestDeadlocks(t *testing.T) {
 	consumers, jobs := 256, int64(4_000)
 	if testing.Short() {
-		consumers, jobs = 64, 1_000
+		jobs = 2_000
 	}
 	families(t, func(t *testing.T, maria bool, db *sqlDB, q *queue.Queue) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

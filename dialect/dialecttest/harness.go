@@ -49,6 +49,14 @@ type Engine struct {
 	// that differs in one thing.
 	Only func(name string) bool
 
+	// LanesDeadlock reports that transactions of callers that make a queue's first
+	// lane at once may end in a deadlock, which is theirs to answer.
+	LanesDeadlock bool
+
+	// MaxPayload is the largest payload that the tested servers take, in bytes. 0:
+	// as large as any.
+	MaxPayload int
+
 	// MaxConns is what the suite sets as the pool's limit where a test does not
 	// care. 0: 16.
 	MaxConns int

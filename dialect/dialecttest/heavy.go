@@ -96,9 +96,7 @@ func emptyPop(t *testing.T, e Engine) {
 		}
 		pop()
 		// Polling is spread over time, as rechecks and a catalog's life are.
-		var counts []int64
-		var times []time.Duration
-		onServer := "not known"
+		most, times, onServer := int64(0), []time.Duration{}, "not known"
 		began := time.Duration(0)
 		if serverTime != nil {
 			began = serverTime()
@@ -106,7 +104,7 @@ func emptyPop(t *testing.T, e Engine) {
 		const polls = 40
 		for range polls {
 			n, took := pop()
-			counts, times = append(counts, n), append(times, took)
+			most, times = max(most, n), append(times, took)
 			time.Sleep(10 * time.Millisecond)
 		}
 		if serverTime != nil {
@@ -116,13 +114,10 @@ func emptyPop(t *testing.T, e Engine) {
 			onServer = ((serverTime() - began) / polls).String()
 		}
 		slices.Sort(times)
-		slices.Sort(counts)
-		// A third one is written where a look took unusually long, as on a busy machine: it puts off the next.
-		usual, most := counts[polls*9/10], counts[polls-1]
 		t.Logf("an empty pop of %s, with %d queues and %d future jobs: %d statements at most, median %v, 95 %% %v; on the server %s on average",
 			what, len(names), future, most, times[polls/2], times[polls*95/100], onServer)
-		if usual > 2 || most > 3 {
-			t.Errorf("%s: an empty pop took %d statements, and %d at most", what, usual, most)
+		if most > 2 {
+			t.Errorf("%s: an empty pop took %d statements", what, most)
 		}
 	}
 }
@@ -192,7 +187,7 @@ func dueAmongDue(t *testing.T, e Engine) {
 // not walk that backlog each time.
 func lanesBesideDue(t *testing.T, e Engine) {
 	if !heavy() {
-		t.Skip("set QUEUE_TEST_HEAVY=1 for this case")
+		t.Skip("this case takes minutes and gigabytes: set QUEUE_TEST_HEAVY=1 to run it")
 	}
 	f := start(t, e, nil)
 	names := f.manyQueues(100)
